@@ -1,4 +1,4 @@
-"""What `--predictor probe` takes of an engine's time: its own seconds, and the time of a run with it over one without.
+"""Cost of `--predictor probe` in an engine's time: its own seconds, and the time of a run with it over one without.
 
 `python -m benchmarks.length_probe_cost MODEL …`; a model is a name, a folder or a file, or a shape of
 `benchmarks.shapes`, whose weights are random. Runs with and without the probe alternate. The probe predicts from the

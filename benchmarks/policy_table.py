@@ -57,8 +57,7 @@ def measure(trace: PublicTrace, folder: str, seeds: int) -> list[dict[str, Any]]
     words = shlex.split(f"lab {' '.join(CONTENDERS)} {MACHINE} {trace.options(folder)} --seeds {seeds} --json")
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert call(words) == 0
-    text = out.getvalue()
-    found: list[dict[str, Any]] = json.loads(text[text.index("{\n") :])["standings"]
+    found: list[dict[str, Any]] = json.loads(out.getvalue())["standings"]
     return found
 
 

@@ -73,7 +73,7 @@ def test_a_folder_contends_with_policies_by_name(
 def test_standings_are_data(capsys: pytest.CaptureFixture[str], model: str, folder: Path) -> None:
     arguments = (str(folder / "lifo.py"), "--setting", "wide=--strategy continuous", "--step-model", model, *LOAD)
     out, _ = said(capsys, *arguments, "--workload", "calm=--rate 2", "--workload", "busy=", "--by", "e2e_p99", "--json")
-    result = json.loads(out[out.index("{\n") :])
+    result = json.loads(out)
     found = {(one["load"], one["contender"]): one for one in result["standings"]}
     assert result["by"] == "e2e_p99" and list(found)[:3] == [("calm", one) for one in ("fcfs", "lifo", "wide")]
     assert len(found) == 6 and found["calm", "fcfs"]["ratio"] is None
@@ -84,6 +84,20 @@ def test_standings_are_data(capsys: pytest.CaptureFixture[str], model: str, fold
             (one for one in found.values() if one["load"] == load), key=lambda one: one["figures"]["e2e_p99"]["mean"]
         )
         assert best["is_best"]
+
+
+def test_a_file_of_a_predictor_contends_under_sjf(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "guess.py"
+    path.write_text(
+        "from inflight.core.types.length_distribution import point\n\nclass Guess:\n    name = 'guess'\n\n"
+        "    def lengths(self, request, max_output_tokens, so_far):\n        return point(so_far + 1)\n\n"
+        "    def observe(self, request, output_tokens):\n        pass\n"
+    )
+    out, err = said(capsys, str(path), "--step-model", model, *LOAD, "--json")
+    assert [one["contender"] for one in json.loads(out)["standings"]] == ["fcfs", "guess"]
+    assert "has taken over" not in err
 
 
 def test_stretches_of_a_trace_are_its_seeds(capsys: pytest.CaptureFixture[str], model: str) -> None:
@@ -139,7 +153,7 @@ def test_the_best_run_on_the_real_engine(capsys: pytest.CaptureFixture[str], mod
         (("fcsf",), ("'fcsf' is no policy", "fcfs")),
         (("missing.py",), ("missing.py is no file",)),
         (("nowhere:Class",), ("nowhere:Class cannot be loaded", "PYTHONPATH")),
-        (("math:sqrt",), ("none of the methods rank, shape, predict",)),
+        (("math:sqrt",), ("none of the methods rank, shape, lengths, predict",)),
         (("sjf", "sjf"), ("2 contenders have the name 'sjf'",)),
         (("--by", "speed"), ("--by is 'speed'", "goodput")),
         (("--verify", "2", "--hardware", "h100", "--model", "llama-3-8b"), ("--verify", "--step-model")),

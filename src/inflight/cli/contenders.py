@@ -28,7 +28,8 @@ from inflight.counted import did_you_mean
 
 BASELINE = "fcfs"
 _KINDS: dict[str, Mapping[str, object]] = {"policy": POLICIES, "strategy": STRATEGIES, "predictor": PREDICTORS}
-_METHODS = {"rank": "policy", "shape": "strategy", "predict": "predictor"}  # the method that each kind must have
+# Of the methods that each kind must have, those that distinguish it.
+_METHODS = {"rank": "policy", "shape": "strategy", "lengths": "predictor", "predict": "predictor"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from inflight.cli.bench_options import LoadOptions, WorkloadOptions, load_option
 from inflight.cli.contenders import Contender, read_contenders, read_settings, with_baseline
 from inflight.cli.declared import options_of, settings_options
 from inflight.cli.files import check_writable
-from inflight.cli.lab_runs import SIMULATED, Bench, Offered, bench_of, merged
+from inflight.cli.lab_runs import REAL, SIMULATED, Bench, Offered, bench_of, merged
 from inflight.cli.machines import MachineOptions, hardware_options
 from inflight.cli.options import config_option, scheduling_options, scheduling_settings
 from inflight.cli.progress import Interrupt
@@ -131,12 +131,15 @@ def command(contenders: tuple[str, ...], **values: Any) -> int:
         if not report.settings:
             show("Stopped before the first workload was complete; there is nothing to compare.")
             return 130
-        _print(standings(report, by), by)
+        if not output.as_json:
+            _print(standings(report, by), by)
         if real.verify and not interrupt.wanted:
             best = _best(standings(report, by), by, real.verify)
             report = _verified(
                 bench, report, [one for one in found if one.name in best], offers[0], by, real, interrupt
             )
+            if not output.as_json:
+                _print([one for one in standings(report, by) if one.load in (SIMULATED, REAL)], by)
     places = standings(report, by)
     if output.html is not None:
         from inflight.report.page import render
@@ -187,8 +190,6 @@ def _verified(
     workloads = offer.workloads(1, bench.longest, real.verify_seconds)
     simulated = bench.run(chosen, [(SIMULATED, workloads)], interrupt)
     measured = bench.measure(chosen, workloads[0], real.verify_repeats, interrupt)
-    for one in (simulated, measured):
-        _print(standings(one, by), by)
     _print_agreement(simulated, measured, by)
     return merged(report, (simulated, measured))
 

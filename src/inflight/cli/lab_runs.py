@@ -59,7 +59,7 @@ class Offered:
         if asked.trace is not None and load.rate is None and load.arrivals is None:
             return list(self._stretches(seeds, longest, seconds))
         if seconds is not None:
-            load = replace(load, duration=min(seconds, load.duration or math.inf), requests=load.requests)
+            load = replace(load, duration=min(seconds, load.duration or math.inf))
         return [_fitted(replace(load, seed=load.seed + seed), asked, longest) for seed in range(seeds)]
 
     def _stretches(self, seeds: int, longest: int, seconds: float | None) -> Iterator[Workload]:

@@ -21,7 +21,7 @@ from inflight.core.types.plan import (
     Transferred,
 )
 from inflight.core.types.sampling import TokenLogprob
-from inflight.core.types.suspension import SuspendedStep, Suspension
+from inflight.core.types.suspension import StepSuspender, SuspendedStep
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.fast_forward import TOKEN, AlikeSteps, CondensedPlan
 from inflight.simulate.fitted import NoisyModel
@@ -53,7 +53,7 @@ class _StepWithTransfers(Done):
         return super().result()
 
 
-class SimulatedExecutor:
+class SimulatedExecutor(StepSuspender):
     """Computes plans in no time, and says how long they take."""
 
     def __init__(
@@ -79,8 +79,6 @@ class SimulatedExecutor:
         self.extrapolated: dict[str, int] = {}  # sentence of the first step → steps outside of the model's ranges
         self.busy = 0.0  # seconds of steps
         self.steps = 0
-        self._is_due: Callable[[float], bool] | None = None
-        self._suspended: SuspendedStep | None = None  # the last step that could be suspended
         self._transfers: dict[int, bool] = {}  # transfers that are out → whether their step is computed
 
     def take_step(self, features: Features) -> float:
@@ -122,20 +120,6 @@ class SimulatedExecutor:
         if isinstance(self._model, NoisyModel):
             self._model.draw_again(len(foreseen.seconds) - steps)
 
-    def suspend_when(self, is_due: Callable[[float], bool]) -> None:
-        self._is_due = is_due
-
-    @property
-    def suspension(self) -> Suspension | None:
-        return None if self._suspended is None else self._suspended.suspension
-
-    def resume(self) -> None:
-        if self._suspended is not None and self._is_due is not None:
-            self._suspended.advance(self._is_due)
-
-    def drop_suspended(self) -> None:
-        self._suspended = None
-
     def submit(self, plan: BatchPlan) -> Pending:
         features = features_of(plan)
         if isinstance(plan, CondensedPlan):
@@ -159,9 +143,7 @@ class SimulatedExecutor:
         result = StepResult(plan.step, sampled, seconds + draft_seconds, scored=scored, draft_seconds=draft_seconds)
         self._transfers |= {load.transfer_id: True for load in plan.adapter_loads}
         if plan.may_suspend and self._is_due is not None and self.timed is None:
-            self._suspended = SuspendedStep(result.seconds, LAYERS, lambda seconds: result)
-            self._suspended.advance(self._is_due)
-            return self._suspended
+            return self._begin_suspendable(SuspendedStep(result.seconds, LAYERS, lambda seconds: result))
         if self.timed is not None:
             self.awaits_transfer = False
             self.timed.begin(plan, result.seconds)

@@ -46,7 +46,7 @@ from inflight.core.types.plan import (
     Transferred,
 )
 from inflight.core.types.sampling import Adapter, TokenLogprob
-from inflight.core.types.suspension import SuspendedStep, Suspension
+from inflight.core.types.suspension import StepSuspender, SuspendedStep
 
 _MASK = (1 << 64) - 1
 LAYERS = 8  # between which a step may be suspended
@@ -74,7 +74,7 @@ class _InFlight:
     fails: bool
 
 
-class NullExecutor:
+class NullExecutor(StepSuspender):
     def __init__(
         self,
         capacity: Capacity,
@@ -105,8 +105,6 @@ class NullExecutor:
         self._rows: dict[int, _Row] = {}
         self._snapshots: dict[int, int] = {}  # slot → state
         self._adapters: dict[int, Adapter] = {}  # slot → what it holds
-        self._is_due: Callable[[float], bool] | None = None
-        self._suspended: SuspendedStep | None = None  # the last step that could be suspended
 
     @property
     def capacity(self) -> Capacity:
@@ -115,24 +113,8 @@ class NullExecutor:
     def submit(self, plan: BatchPlan) -> Pending:
         self._begin_step(plan)
         if plan.may_suspend and self._is_due is not None:
-            self._suspended = SuspendedStep(self._seconds(plan), LAYERS, partial(self._compute, plan))
-            self._suspended.advance(self._is_due)
-            return self._suspended
+            return self._begin_suspendable(SuspendedStep(self._seconds(plan), LAYERS, partial(self._compute, plan)))
         return Done(self._compute(plan, self._seconds(plan)))
-
-    def suspend_when(self, is_due: Callable[[float], bool]) -> None:
-        self._is_due = is_due
-
-    @property
-    def suspension(self) -> Suspension | None:
-        return None if self._suspended is None else self._suspended.suspension
-
-    def resume(self) -> None:
-        if self._suspended is not None and self._is_due is not None:
-            self._suspended.advance(self._is_due)
-
-    def drop_suspended(self) -> None:
-        self._suspended = None
 
     def _begin_step(self, plan: BatchPlan) -> None:
         for transfer in plan.transfers:

@@ -77,3 +77,31 @@ class SuspendedStep:
         if self._result is None:
             self._result = structs.replace(self._compute(self._seconds), suspended_at=self._suspended_at)
         return self._result
+
+
+class StepSuspender:
+    """Base of executors that compute in no time: a `Suspender` of their steps."""
+
+    _is_due: Callable[[float], bool] | None = None
+    _suspended: SuspendedStep | None = None  # the last step that could be suspended
+
+    def suspend_when(self, is_due: Callable[[float], bool]) -> None:
+        self._is_due = is_due
+
+    @property
+    def suspension(self) -> Suspension | None:
+        return None if self._suspended is None else self._suspended.suspension
+
+    def resume(self) -> None:
+        if self._suspended is not None and self._is_due is not None:
+            self._suspended.advance(self._is_due)
+
+    def drop_suspended(self) -> None:
+        self._suspended = None
+
+    def _begin_suspendable(self, step: SuspendedStep) -> SuspendedStep:
+        """Compute a step until it is suspended, or to its end."""
+        assert self._is_due is not None, "asked before"
+        self._suspended = step
+        step.advance(self._is_due)
+        return step
