@@ -91,8 +91,8 @@ def test_a_file_of_a_predictor_contends_under_sjf(
 ) -> None:
     path = tmp_path / "guess.py"
     path.write_text(
-        "from inflight.core.types.length_distribution import point\n\nclass Guess:\n    name = 'guess'\n\n"
-        "    def lengths(self, request, max_output_tokens, so_far):\n        return point(so_far + 1)\n\n"
+        "class Guess:\n    name = 'guess'\n\n"
+        "    def predict(self, request, max_output_tokens, so_far):\n        return so_far + 1.0\n\n"
         "    def observe(self, request, output_tokens):\n        pass\n"
     )
     out, err = said(capsys, str(path), "--step-model", model, *LOAD, "--json")
@@ -153,7 +153,7 @@ def test_the_best_run_on_the_real_engine(capsys: pytest.CaptureFixture[str], mod
         (("fcsf",), ("'fcsf' is no policy", "fcfs")),
         (("missing.py",), ("missing.py is no file",)),
         (("nowhere:Class",), ("nowhere:Class cannot be loaded", "PYTHONPATH")),
-        (("math:sqrt",), ("none of the methods rank, shape, lengths, predict",)),
+        (("math:sqrt",), ("none of the methods rank, shape, predict",)),
         (("sjf", "sjf"), ("2 contenders have the name 'sjf'",)),
         (("--by", "speed"), ("--by is 'speed'", "goodput")),
         (("--verify", "2", "--hardware", "h100", "--model", "llama-3-8b"), ("--verify", "--step-model")),

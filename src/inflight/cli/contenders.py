@@ -28,8 +28,7 @@ from inflight.counted import did_you_mean
 
 BASELINE = "fcfs"
 _KINDS: dict[str, Mapping[str, object]] = {"policy": POLICIES, "strategy": STRATEGIES, "predictor": PREDICTORS}
-# Of the methods that each kind must have, those that distinguish it.
-_METHODS = {"rank": "policy", "shape": "strategy", "lengths": "predictor", "predict": "predictor"}
+_METHODS = {"rank": "policy", "shape": "strategy", "predict": "predictor"}  # the method that each kind must have
 
 
 @dataclass(frozen=True, slots=True)
