@@ -86,6 +86,22 @@ def test_an_agents_context_may_be_null(field: str, value: dict[str, None] | None
     assert (body.session_id, body.program_id) == (None, None)
 
 
+@pytest.mark.parametrize("field", ["agent_hint", "nvext", "vllm_xargs"])
+def test_an_agents_context_may_be_json_text_and_other_forms_say_nothing(field: str) -> None:
+    inside = {"nvext": "agent_context", "vllm_xargs": "agentic_context"}.get(field)
+
+    def read(hint: Any) -> tuple[str | None, str | None]:
+        body = COMPLETION.decode(msgspec.json.encode({"prompt": "x", field: {inside: hint} if inside else hint}))
+        return body.session_id, body.program_id
+
+    assert read('{"session_id": "child", "parent_session_id": "root", "more": [1]}') == ("child", "root")
+    for hint in ("fast", "", "7", "[]", '{"session_id": 7}', "{", "[" * 9000, 3, 0.5, True, ["a", {"b": 1}]):
+        assert read(hint) == (None, None), hint
+    for value in ("fast", 1, True, [{"agent_context": 1}]):
+        body = COMPLETION.decode(msgspec.json.encode({"prompt": "x", field: value}))
+        assert (body.session_id, body.program_id) == (None, None), value
+
+
 @pytest.mark.parametrize("value", [b"soon", b"", b"0", b"-5", b"nan", b"inf", b"1e16", b"9" * 5000])
 def test_a_target_that_is_none_is_reported_by_its_header(value: bytes) -> None:
     with pytest.raises(ApiError, match=r"The header x-slo-tpot-ms is '.*'; give milliseconds") as caught:

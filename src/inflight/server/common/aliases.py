@@ -64,11 +64,16 @@ class _AgentContext(Struct, frozen=True):
     program_id: Name | None = None
 
 
-class _Extension(Struct, frozen=True):
-    """Dynamo's `nvext`, and vLLM's `vllm_xargs`, of which its router reads one object."""
+_OtherHint = str | bool | float | int | list[Raw] | None  # in another form, which changes no token
+_Hint = _AgentContext | _OtherHint
 
-    agent_context: _AgentContext | None = None
-    agentic_context: _AgentContext | None = None
+
+class _Extension(Struct, frozen=True):
+    """Dynamo's `nvext`, and vLLM's `vllm_xargs`, of which its router reads one object. The values of vLLM's are numbers
+    or texts, so that the object may come as a text."""
+
+    agent_context: _Hint = None
+    agentic_context: _Hint = None
 
 
 AGENT_CONTEXTS = {"agent_hint", "nvext", "vllm_xargs"}
@@ -78,9 +83,10 @@ ALIAS_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {  # of those that are mo
     "think": msgspec.json.Decoder(bool | ReasoningEffort),
     "thinking": msgspec.json.Decoder(bool | ReasoningEffort | _Thinking),
     "reasoning": msgspec.json.Decoder(bool | ReasoningEffort | _Reasoning),
-    "agent_hint": msgspec.json.Decoder(_AgentContext),
-    **dict.fromkeys(("nvext", "vllm_xargs"), msgspec.json.Decoder(_Extension)),
+    "agent_hint": msgspec.json.Decoder(_Hint),
+    **dict.fromkeys(("nvext", "vllm_xargs"), msgspec.json.Decoder(_Extension | _OtherHint)),
 }
+_CONTEXT = msgspec.json.Decoder(_AgentContext)
 
 
 def served_name(name: str, known: Container[str]) -> str | None:
@@ -118,16 +124,22 @@ def translated(name: str, value: Any, known: Set[str]) -> tuple[Fields, list[str
     return fields, [] if known >= given.keys() else [name]
 
 
-def _of_agent(name: str, value: _AgentContext | _Extension) -> Fields:
-    if isinstance(value, _AgentContext):
-        context: _AgentContext | None = value
-    else:
+def _of_agent(name: str, value: _Extension | _Hint) -> Fields:
+    if isinstance(value, _Extension):
         inside = "agent_context" if name == "nvext" else "agentic_context"
-        name, context = f"{name}.{inside}", getattr(value, inside)
-    if context is None:
-        return {}
+        name, context = f"{name}.{inside}", _context_of(getattr(value, inside))
+    else:
+        context = _context_of(value)
     given = {"session_id": context.session_id, "program_id": context.program_id or context.parent_session_id}
     return {field: (name, Raw(_encode(one))) for field, one in given.items() if one is not None}
+
+
+def _context_of(hint: _Hint) -> _AgentContext:
+    """Return what a hint says of the caller: nothing, where it has no form that is known here."""
+    try:
+        return hint if isinstance(hint, _AgentContext) else _CONTEXT.decode(hint if isinstance(hint, str) else b"{}")
+    except (msgspec.MsgspecError, RecursionError):
+        return _AgentContext()
 
 
 def _of_options(options: dict[str, Raw], known: Set[str]) -> tuple[Fields, list[str]]:
