@@ -15,8 +15,8 @@ from inflight.planning.demand import Drawn, traffic_of
 from inflight.planning.layouts import Layout, LayoutNeed, best_need, colocated, disaggregated, layout_need
 from inflight.planning.machine import Hardware, Machine
 from inflight.planning.proposal import Overrides
-from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, prompt_seconds
-from inflight.planning.steady import mixed_step
+from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for
+from inflight.planning.steady import mixed_step, prompt_seconds
 from inflight.planning.traffic import Traffic
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.hardware import find_gpu
@@ -103,5 +103,5 @@ def alone(prompts: str, answers: str) -> tuple[float, float]:
     config = candidate_for(
         Question(machines=[machine], demand=shape.demand), traffic, machine, Overrides(strategy="continuous")
     ).config
-    first = prompt_seconds(machine, config, lengths[int(0.9 * len(lengths))])
+    first = prompt_seconds(machine.model, lengths[int(0.9 * len(lengths))], config.max_num_batched_tokens)
     return first, machine.model.seconds(mixed_step(traffic, 1, 0))

@@ -17,7 +17,7 @@ from inflight.core.types.features import Features
 from inflight.simulate.fitted import FittedModel, Provenance, normalized
 from inflight.simulate.steps import Step
 
-HYBRID = Path(__file__).parents[1] / "models/published/qwen3.5-27b.json"
+HYBRID = "qwen3.5-27b"
 CAPACITY = {"num_blocks": 200, "block_size": 16, "max_rows": 8, "max_model_len": 512, "vocab_size": 1000}
 
 
@@ -290,7 +290,7 @@ def test_weights_that_are_published_narrower_than_reckoned_are_told(
         (("--model", "llama-9", "--hardware", "h100"), "The shape of the model 'llama-9' is not known"),
         (("--model", "llama-3-70b", "--hardware", "a100-80"), "takes 141 GB"),
         (
-            ("--model", str(HYBRID), "--hardware", "l40s", "--tensor-parallel", "2"),
+            ("--model", HYBRID, "--hardware", "l40s", "--tensor-parallel", "2"),
             "recurrent states of 256 sequences 20 GB, and activations and reserves 7 GB, which leaves no KV block; "
             "lower --max-num-seqs",
         ),
@@ -554,7 +554,7 @@ def test_calibrate_measures_no_drafts(capsys: pytest.CaptureFixture[str], bare: 
 def test_blocks_and_states_of_a_model_with_recurrent_layers_go_to_peers_and_a_folder(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked = ("simulate", "--model", str(HYBRID), "--hardware", "h200", "--tensor-parallel", "2", "--rate", "1")
+    asked = ("simulate", "--model", HYBRID, "--hardware", "h200", "--tensor-parallel", "2", "--rate", "1")
     pools = ("--prefill-replicas", "1", "--decode-replicas", "1")
     _, err = said(capsys, *asked, *pools, "--requests", "8")
     assert re.search(r"looked for [1-9]\d* were fetched, 0 failed", err)

@@ -30,10 +30,34 @@ def test_names_of_hubs_mean_the_same(name: str) -> None:
     assert len(read_model(name).layers) == 80
 
 
+@pytest.mark.parametrize(
+    ("name", "known", "context", "bits"),
+    [
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-r1", 163_840, 8),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b-2507", 262_144, None),
+        ("Qwen/Qwen3-30B-A3B-Thinking-2507-FP8", "qwen3-30b-a3b-2507-fp8", 262_144, 8),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.3-70b", 131_072, None),
+        ("Qwen/Qwen2.5-72B-Instruct-AWQ", "qwen2.5-72b-awq", 32_768, 4),
+        ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w8a8", "llama-3.3-70b-quantized.w8a8", 131_072, 8),
+        ("moonshotai/Kimi-K2-Thinking", "kimi-k2-thinking", 262_144, 4),
+        ("openai/gpt-oss-120b", "gpt-oss-120b", 131_072, 4),
+    ],
+)
+def test_a_hub_id_has_its_shape_context_and_format(name: str, known: str, context: int, bits: int | None) -> None:
+    model = read_model(name)
+    assert (model.name, model.default_model_len) == (known, context)
+    assert (None if model.weight_format is None else model.weight_format.bits) == bits
+
+
+def test_a_shape_that_is_like_another_one_has_its_layers() -> None:
+    one, other = read_model("deepseek-r1-distill-qwen-32b"), read_model("qwen2.5-32b")
+    assert (one.layers, one.vocab_size) == (other.layers, other.vocab_size)
+
+
 def test_an_unknown_model_lists_the_known_and_says_how_to_give_one() -> None:
     with pytest.raises(ModelError) as caught:
         read_model("llama-3-80b")
-    assert "known are deepseek-v3, " in str(caught.value)
+    assert "known are llama-2-70b, " in str(caught.value) and "qwen" not in str(caught.value)
     assert "Did you mean llama-3-70b?" in str(caught.value) or "Did you mean llama-3-8b?" in str(caught.value)
     assert str(caught.value).endswith("give its folder, or its config.json.")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,11 @@ def spec(name: str) -> ModelSpec:
 def test_there_are_many_and_each_says_where_it_is_from() -> None:
     assert len(PUBLISHED) >= 20
     assert all(len(data["_source"]) > 10 for data in PUBLISHED.values())
+    known = [READ[path.stem] for path in KNOWN_FOLDER.glob("*.json")]
+    others = list(tomllib.loads((KNOWN_FOLDER / "names.toml").read_text())["shapes"].values())
+    assert all(date.fromisoformat(data["_date"]) and data["_source"] for data in known)
+    assert all(isinstance(other["date"], date) and other["source"] for other in others)
+    assert all(other["like"] in READ for other in others)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -66,7 +73,8 @@ def test_active_parameters_come_out(name: str) -> None:
 
 
 def test_every_well_known_name_has_its_figures() -> None:
-    assert set(known_names()) == set(WELL_KNOWN) | {
+    shapes = set(tomllib.loads((KNOWN_FOLDER / "names.toml").read_text())["shapes"])
+    assert set(known_names()) - shapes == set(WELL_KNOWN) | {
         name for name in PUBLISHED if not (FOLDER / f"{name}.json").exists()
     }
 

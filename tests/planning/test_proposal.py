@@ -7,12 +7,14 @@ import pytest
 from inflight.config.engine import default_depth
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.slo import parse_slos
+from inflight.models.known import known_model
 from inflight.planning.demand import traffic_of
-from inflight.planning.machine import Machine, calibrated_machine
+from inflight.planning.machine import WIDEST_STEP, Hardware, Machine, calibrated_machine
 from inflight.planning.proposal import Overrides, early_end, propose, rows_in_memory, step_limit
-from inflight.planning.steady import full_step, rows_at, steady_state
+from inflight.planning.steady import full_step, prompt_seconds, rows_at, steady_state
 from inflight.planning.traffic import Traffic
 from inflight.simulate.fitted import EngineSize, FittedModel, Provenance
+from inflight.simulate.hardware import find_gpu
 
 from .builders import Linear, drawn, machine
 
@@ -49,6 +51,24 @@ def test_an_slo_on_the_pace_bounds_the_rows(traffic: Traffic) -> None:
     slow = Linear(step=0.010, token=1e-3)
     found = propose(Machine("box", slow, 100_000, 8192), traffic, parse_slos(["tpot=50"]), Overrides())
     assert found.config.max_num_seqs <= 40
+
+
+def test_steps_of_few_rows_are_wide_enough_for_a_prompt() -> None:
+    """Memory for a handful of sequences leaves decodes alone to bound the rate; narrow steps serve as much, and make
+    every first token late."""
+    traffic = traffic_of(drawn(prompt="1000", answer="100"))
+    two = Hardware(model=known_model("llama-3-70b"), gpu=find_gpu("a100-80")).machine(2, traffic.mean_context)
+    for slos in (parse_slos(["ttft=50"]), parse_slos(["itl=1"]), ()):
+        config = propose(two, traffic, slos, Overrides()).config
+        alone, fastest = (prompt_seconds(two.model, 1000, one) for one in (config.max_num_batched_tokens, WIDEST_STEP))
+        assert config.max_num_seqs < 10 and alone <= 2 * fastest
+
+
+def test_a_prompt_takes_half_of_its_slo_at_most_where_wider_steps_allow() -> None:
+    traffic = traffic_of(drawn(prompt="1000", answer="100"))
+    one = Hardware(model=known_model("llama-3-70b"), gpu=find_gpu("a100-80")).machine(4, traffic.mean_context)
+    config = propose(one, traffic, parse_slos(["ttft=600"]), Overrides()).config
+    assert prompt_seconds(one.model, 1000, config.max_num_batched_tokens) <= 0.3
 
 
 def test_what_is_fixed_stays(traffic: Traffic) -> None:

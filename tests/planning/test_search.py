@@ -49,6 +49,14 @@ def test_what_even_a_trickle_breaks_is_kept_at_no_rate() -> None:
     assert found.met is None and found.missed is not None and found.missed.rate < 0.3
 
 
+def test_where_nothing_is_expected_to_meet_a_trickle_goes_first() -> None:
+    queue = Queue(10.0, service=2.0)
+    found = find_capacity(queue, 8.0, trickle_first=True)
+    assert found.met is None and len(queue.rates) == 1
+    good = find_capacity(Queue(10.0), 8.0, tolerance=0.1, max_trials=14, trickle_first=True)  # expected in vain
+    assert good.met is not None and good.met.rate > 4.0
+
+
 @pytest.mark.parametrize(("most", "edge"), [(5, 0.8), (7, 0.4)])
 def test_where_only_a_trickle_holds_the_rate_above_it_is_looked_for(most: int, edge: float) -> None:
     """Not the trickle itself: what is planned by it would be many times as much as it takes."""

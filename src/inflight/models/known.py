@@ -1,10 +1,13 @@
-"""Find models by name: well-known ones, whose config.json files lie in `well_known`, and those in a folder or file."""
+"""Find models by name: well-known ones, whose config.json files and further names lie in `well_known`, and those in a
+folder or file."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,18 +20,42 @@ from inflight.models.registry import read_folder, read_json, read_spec
 from inflight.models.spec import ModelSpec
 
 _FOLDER = Path(__file__).parent / "well_known"
-_SUFFIXES = re.compile(r"(-(instruct|chat|hf|it|base|v0\.\d|\d{4}))+$")
+_SUFFIXES = re.compile(r"(-(instruct|chat|hf|it|base|thinking|pt|v0\.\d|\d{4}))+$")
+
+
+@cache
+def _names() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return `names.toml`: other names of the shapes, and formats of weights by the ends of names."""
+    return tomllib.loads((_FOLDER / "names.toml").read_text(encoding="utf-8"))
 
 
 @cache
 def known_names() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+    return tuple(sorted({path.stem for path in _FOLDER.glob("*.json")} | set(_names()["shapes"])))
 
 
 @cache
-def known_model(name: str) -> ModelSpec:
-    """One of `known_names`."""
-    return read_spec(read_json(_FOLDER / f"{name}.json"), name=name)
+def known_model(name: str, weights: str = "") -> ModelSpec:
+    """Return one of `known_names`. weights: in this format of `names.toml`; else as it is published."""
+    other = _names()["shapes"].get(name, {"like": name})
+    replaced = {key: value for key, value in other.items() if key not in ("like", "source", "date")}
+    data = {**read_json(_FOLDER / f"{other['like']}.json"), **replaced}
+    if weights:
+        data["quantization_config"] = _names()["formats"][weights]
+    return read_spec(data, name=f"{name}-{weights}" if weights else name)
+
+
+def _known(name: str) -> ModelSpec | None:
+    """Find a name, or a hub id without its owner: with what publishers add to it, and with its format of weights."""
+    whole, names = name, known_names()
+    weights = next((one for one in _names()["formats"] if name.endswith(f"-{one}")), "")
+    if weights:
+        whole = name.removesuffix(f"-{weights}")
+    dated = re.sub(r"-(instruct|thinking)(?=-\d{4}$)", "", whole)  # a release of its own, with another context
+    for one in (whole, dated, _SUFFIXES.sub("", whole)):
+        if one in names:
+            return known_model(one, weights)
+    return None
 
 
 def read_model(model: str, family: Family | None = None) -> ModelSpec:
@@ -44,18 +71,20 @@ def read_model(model: str, family: Family | None = None) -> ModelSpec:
         return read_folder(gguf)
     if path.is_dir() or path.suffix == ".json":
         return _read_file(path, family)
-    name = _SUFFIXES.sub("", model.lower().rpartition("/")[2].removeprefix("meta-"))
-    names = known_names()
-    if name in names:
+    name = model.lower().rpartition("/")[2].removeprefix("meta-")
+    if (known := _known(name)) is not None:
         if family is not None:
             raise ModelError(
-                f"The model {name} is well known, and of a family of its own, so that --family {family.name} has no "
-                "effect; leave it out, or give the folder or config.json of your model."
+                f"The model {known.name} is well known, and of a family of its own, so that --family {family.name} "
+                "has no effect; leave it out, or give the folder or config.json of your model."
             )
-        return known_model(name)
+        return known
+    names = known_names()
+    begin = re.match("[a-z]*", name)
+    alike = [one for one in names if begin and begin[0] and one.startswith(begin[0])]
     raise ModelError(
-        f"The shape of the model {model!r} is not known; known are {', '.join(names)}.{did_you_mean(name, names)} For "
-        "any other model give its folder, or its config.json."
+        f"The shape of the model {model!r} is not known; known are {', '.join(alike or names)}."
+        f"{did_you_mean(name, names)} For any other model give its folder, or its config.json."
     )
 
 

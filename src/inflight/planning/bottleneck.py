@@ -7,8 +7,8 @@ from msgspec import Struct
 from inflight.planning.machine import WIDEST_STEP
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Candidate, prompt_seconds
-from inflight.planning.steady import steady_state
+from inflight.planning.sizing import Candidate
+from inflight.planning.steady import prompt_seconds, steady_state
 from inflight.planning.traffic import Traffic
 from inflight.simulate.hardware import Precision
 from inflight.simulate.roofline import Roofline
@@ -81,7 +81,7 @@ def _missed_first(candidate: Candidate, missed: Trial, traffic: Traffic) -> str:
     slo, value = missed.missed[0]
     longest, seconds = traffic.input.p99, 0.0
     if slo.metric == "ttft" and longest is not None:
-        seconds = prompt_seconds(candidate.machine, candidate.config, longest)
+        seconds = prompt_seconds(candidate.machine.model, longest, candidate.config.max_num_batched_tokens)
     prompt = longest if seconds >= LONG * slo.limit else None
     return sentence("missed_first", slo=slo, value=value, rate=missed.rate, prompt=prompt, seconds=seconds)
 

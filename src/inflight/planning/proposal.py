@@ -14,7 +14,7 @@ from inflight.metrics.slo import Slo
 from inflight.planning.engine_config import TOGETHER, EngineConfig
 from inflight.planning.machine import WIDEST_STEP, Machine
 from inflight.planning.rendering import sentence
-from inflight.planning.steady import Steady, full_step, mixed_step, steady_state
+from inflight.planning.steady import Steady, full_step, mixed_step, prompt_seconds, steady_state
 from inflight.planning.traffic import Traffic
 
 KV_SHARE = 0.9  # of the KV memory that typical sequences may fill; lengths vary, and preemption wastes work
@@ -22,6 +22,8 @@ MAX_ROWS = 1024
 BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, WIDEST_STEP)
 NEARLY = 0.97  # of the best rate: then the smaller step, with steadier streams
 SLACK = 0.9  # of a limit that a step may take
+PROMPT_SHARE = 0.5  # of an SLO on TTFT that a long prompt alone may take; the rest is for waiting
+PROMPT_NEARLY, PROMPT_SLOWEST = 1.1, 2.0  # times the fastest: within it in any case, and never beyond it
 SPARE = 2.0  # times the mean number of running sequences: arrivals clump
 
 
@@ -60,7 +62,7 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides
     """Propose settings for a machine, with reasons."""
     kv_rows = rows_in_memory(machine, traffic)
     limit, rows_limit = step_limit(slos), rows_for_decodes(machine, traffic, slos)
-    budget = max(_budget(machine, traffic, rows_limit, limit, overrides), overrides.max_num_seqs or 1)
+    budget = max(_budget(machine, traffic, rows_limit, slos, overrides), overrides.max_num_seqs or 1)
     steady = steady_state(machine.model, traffic, overrides.max_num_seqs or rows_limit, budget)
     spare = max(8, math.ceil(SPARE * steady.rows / 8) * 8)
     rows = overrides.max_num_seqs or max(1, min(rows_limit, spare, budget))
@@ -127,17 +129,25 @@ def early_end(machine: Machine) -> int:
     return 0 if machine.on_gpu else EARLY_END
 
 
-def _budget(machine: Machine, traffic: Traffic, rows: int, limit: float | None, overrides: Overrides) -> int:
-    """Return the smallest budget that serves nearly as much as the best, of those whose full step keeps the limit."""
+def _budget(machine: Machine, traffic: Traffic, rows: int, slos: tuple[Slo, ...], overrides: Overrides) -> int:
+    """Return the smallest budget that serves nearly as much as the best, of those whose full step keeps the limit
+    between tokens and in which a long prompt alone leaves enough of an SLO on TTFT."""
     if overrides.max_num_batched_tokens is not None:
         return overrides.max_num_batched_tokens
     if overrides.strategy == "continuous" or overrides.strategy in TOGETHER:
         return max(2048, rows)
-    served = {
-        budget: steady.requests_per_s
-        for budget in BUDGETS
-        for steady in (steady_state(machine.model, traffic, rows, budget),)
-        if limit is None or full_step(machine.model, traffic, steady.rows, budget) <= SLACK * limit
-    }
-    best = max(served.values(), default=0.0)
-    return next((budget for budget, rate in served.items() if rate >= NEARLY * best), BUDGETS[0])
+    model, limit = machine.model, step_limit(slos)
+    served = {budget: steady_state(model, traffic, rows, budget) for budget in BUDGETS}
+
+    def keeps(budget: int) -> bool:
+        return limit is None or full_step(model, traffic, served[budget].rows, budget) <= SLACK * limit
+
+    # Where no step keeps the limit, it is missed in any case, and the prompt decides.
+    allowed = list(filter(keeps, BUDGETS)) or list(BUDGETS)
+    alone = {budget: prompt_seconds(model, traffic.input.p99 or 1.0, budget) for budget in allowed}
+    ttft = min((PROMPT_SHARE * slo.limit for slo in slos if slo.metric == "ttft"), default=math.inf)
+    fastest = min(alone.values())
+    longest = max(PROMPT_NEARLY * fastest, min(ttft, PROMPT_SLOWEST * fastest))
+    quick = [budget for budget in allowed if alone[budget] <= longest]
+    best = max(served[budget].requests_per_s for budget in quick)
+    return next(budget for budget in quick if served[budget].requests_per_s >= NEARLY * best)

@@ -38,6 +38,7 @@ def find_capacity(
     trickle: bool = True,
     worth: float = 0.0,
     ceiling: float = math.inf,
+    trickle_first: bool = False,
 ) -> Capacity:
     """Bisect the rate, led by how far each trial was from its limits (straight lines in logarithms).
 
@@ -49,9 +50,10 @@ def find_capacity(
         trickle: Whether to try a trickle before giving up.
         worth: A rate; the search ends when it is missed, since lower ones are of no interest.
         ceiling: No rate above it is tried.
+        trickle_first: Whether the first rate is a trickle, where even one is expected to miss the SLOs.
     """
     sides: dict[bool, tuple[float, Trial]] = {}  # whether the SLOs were met → rate and trial
-    rate, number = min(guess, ceiling), 0
+    rate, number = min(TRICKLE * guess if trickle_first else guess, ceiling), 0
     while number < max_trials:
         number += 1
         found = trial(rate)

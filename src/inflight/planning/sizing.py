@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from inflight.config.setting import SettingsError
-from inflight.core.types.features import Features
 from inflight.counted import UNBOUNDED
 from inflight.metrics.confidence import min_samples
 from inflight.metrics.slo import Slo
@@ -24,7 +23,7 @@ from inflight.planning.proposal import BUDGETS, Overrides, Proposal, propose, ro
 from inflight.planning.rendering import sentence
 from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulation import Tiers, Topology, Trial, try_out
-from inflight.planning.steady import DRAIN, FILL, Length, length, rows_at, steady_state
+from inflight.planning.steady import DRAIN, FILL, Length, length, prompt_seconds, rows_at, steady_state
 from inflight.planning.traffic import Traffic
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
@@ -43,6 +42,7 @@ MAX_STEPS = 25_000  # of a trial's prompts: two or three seconds, of which a pla
 MAX_DECODE_STEPS = 40_000  # of a trial whose steps are computed one by one: about three seconds
 MIN_READ = 30  # requests of such a trial, however long their answers are
 SPARE_REQUESTS = 1.1  # times the requests that are needed, since chance decides which are in the measured part
+MIN_EXPECTED = 0.05  # of what the closed form serves: a long prompt alone takes all of an SLO on TTFT, or nearly
 HEADROOM = 0.85  # of saturation, where there is no SLO
 Progress = Callable[[str], None]
 
@@ -226,22 +226,11 @@ def _expected_share(machine: Machine, config: EngineConfig, traffic: Traffic, sl
     shares = [0.9]
     for slo in slos:
         if slo.metric == "ttft":
-            alone = prompt_seconds(machine, config, traffic.input.p99 or 1.0)
+            alone = prompt_seconds(machine.model, traffic.input.p99 or 1.0, config.max_num_batched_tokens)
             shares.append(1 - alone / slo.limit)
         elif slo.paces:
             shares.append(0.7)
-    return max(0.05, min(shares))
-
-
-def prompt_seconds(machine: Machine, config: EngineConfig, tokens: float) -> float:
-    """Return the seconds of a prompt on an idle engine, chunk by chunk."""
-    chunk = config.max_num_batched_tokens or round(tokens)
-    seconds, start = 0.0, 0
-    while start < round(tokens):
-        length = min(chunk, round(tokens) - start)
-        seconds += machine.model.seconds(Features(length, 1, 1, 0, length * (start + length / 2)))
-        start += length
-    return seconds
+    return max(MIN_EXPECTED, min(shares))
 
 
 def measure(runner: TrialRunner, candidate: Candidate, worth: float = 0.0, *, is_rough: bool = False) -> Candidate:
@@ -254,6 +243,7 @@ def measure(runner: TrialRunner, candidate: Candidate, worth: float = 0.0, *, is
         5 if is_rough else 7,
         worth=worth,
         ceiling=CEILING * candidate.proposal.steady.requests_per_s,
+        trickle_first=candidate.guess <= MIN_EXPECTED * candidate.proposal.steady.requests_per_s,
     )
     return replace(candidate, capacity=capacity, rate=_rate(runner, capacity))
 

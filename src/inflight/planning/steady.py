@@ -59,6 +59,17 @@ def full_step(model: StepModel, traffic: Traffic, rows: float, budget: int) -> f
     return model.seconds(mixed_step(traffic, rows, max(0.0, budget - rows)))
 
 
+def prompt_seconds(model: StepModel, tokens: float, budget: int | None) -> float:
+    """Return the seconds of a prompt on an idle engine, chunk by chunk. budget: tokens of a step; None: all at once."""
+    length = round(tokens)
+    chunk, seconds, start = budget or length, 0.0, 0
+    while start < length:
+        taken = min(chunk, length - start)
+        seconds += model.seconds(Features(taken, 1, 1, 0, taken * (start + taken / 2)))
+        start += taken
+    return seconds
+
+
 def mixed_step(traffic: Traffic, rows: float, prompt_tokens: float) -> Features:
     """Return a step of decodes of typical length beside tokens of prompts, halfway through them."""
     return Features(

@@ -13,7 +13,8 @@ from inflight.planning.memory import max_concurrent_sequences
 from inflight.planning.proposal import rows_in_memory
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Candidate, Question, prompt_seconds
+from inflight.planning.sizing import Candidate, Question
+from inflight.planning.steady import prompt_seconds
 from inflight.planning.traffic import Traffic
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.tensor_parallel import min_kv_heads
@@ -66,7 +67,7 @@ def _on_strategy(question: Question, traffic: Traffic, candidate: Candidate) -> 
         yield sentence("static_batches", strategy=strategy, output=traffic.output)
     if strategy == "continuous" and any(slo.paces or slo.metric == "ttft" for slo in question.slos):
         tokens = traffic.input.p99 or 1.0
-        seconds = prompt_seconds(candidate.machine, candidate.config, tokens)
+        seconds = prompt_seconds(candidate.machine.model, tokens, candidate.config.max_num_batched_tokens)
         if seconds > STALL / 2:
             yield sentence("no_chunks", tokens=tokens, seconds=seconds)
 
@@ -75,7 +76,7 @@ def _on_steps(question: Question, traffic: Traffic, candidate: Candidate) -> Ite
     budget = question.overrides.max_num_batched_tokens
     if budget is None:
         return
-    alone = prompt_seconds(candidate.machine, candidate.config, min(budget, traffic.input.p99 or 1.0))
+    alone = prompt_seconds(candidate.machine.model, min(budget, traffic.input.p99 or 1.0), budget)
     if budget > traffic.input_mean and alone > STALL and any(slo.bounds_gaps for slo in question.slos):
         yield sentence("long_steps", budget=budget, seconds=alone)
     model = candidate.machine.model
