@@ -7,6 +7,7 @@ only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
@@ -21,6 +22,20 @@ class NotPrivate(OSError):
 def open_private(path: str, flags: int) -> int:
     """Open a file that only its owner may read: an `opener` for `open`. A link in its place is not followed."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def part_of(path: Path) -> Path:
+    """Return where this process writes a file that then replaces `path`, so that others never see half of it."""
+    return path.with_name(f"{path.name}.{os.getpid()}.part")
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise OSError where a file cannot be written beside `path` and replace it."""
+    if path.exists() and not path.is_file():
+        raise FileExistsError(errno.EEXIST, "it is no regular file", str(path))
+    part = part_of(path)
+    open(part, "wb", opener=open_private).close()
+    part.unlink()
 
 
 def make_folder(path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from inflight import LLM, SamplingParams
+from inflight.config.setting import SettingsError
 from inflight.execution.length_probe import probe, step_probe
 from inflight.records.schema import StepRecord, read_records
 from inflight.simulate.replay import replay
@@ -33,3 +34,11 @@ def test_tokens_are_the_same_and_predictions_are_recorded_and_replayed(
     predicted = [one for record in records if isinstance(record, StepRecord) for one in record.lengths]
     assert len(predicted) > 10 and {one.so_far for one in predicted} >= {0, 16}
     assert replay(records)[1].difference is None
+
+
+@pytest.mark.parametrize("place", ["missing/probe", "", "file/probe"])
+def test_a_file_that_could_not_be_saved_is_refused_at_the_start(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"--probe-file .* cannot be written \(.*\); give a file in a folder that"):
+        LLM(**SETTINGS, predictor="probe", probe_file=str(tmp_path / place))
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]

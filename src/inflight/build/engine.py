@@ -20,6 +20,7 @@ from inflight.build.adapters import AdapterPlan, plan_adapters
 from inflight.build.drafting import Drafting, resolve_drafting
 from inflight.build.executor import Built, ExecutorSettings, StartSeconds, build_executor
 from inflight.build.kv_connectors import ConnectorSettings, KVConnectors, resolve_connectors
+from inflight.build.length_probe import check_probe_file
 from inflight.build.limits import Limits, resolve_device, resolve_limits, warn_of_attention_backend, warn_of_int4
 from inflight.build.model import computed_model, text_files
 from inflight.build.ranks import closed_by_a_fault, start_workers
@@ -236,6 +237,7 @@ def _prepare(files: Path | GGUFModel, computed: ComputedModel, device: Resolved,
     limits = resolve_limits(settings, model, device, arguments.scheduling.strategy)
     warn_of_attention_backend(settings)
     warn_of_int4(settings, model)
+    check_probe_file(arguments.scheduling)
     scheduling = arguments.scheduling.ending_early(0) if limits.on_gpu else arguments.scheduling
     rules = make_rules(scheduling, limits.max_tokens, limits.max_model_len, limits.max_rows)
     adapters = plan_adapters(settings)

@@ -11,9 +11,24 @@ from inflight.execution.checkpoints.files_digest import computed_files
 from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.execution.model import Model
 from inflight.execution.passes import Captures, PassDecoder
+from inflight.private_files import check_replaceable
 
 if TYPE_CHECKING:
     from inflight.execution.length_probe.step_probe import StepProbe
+
+
+def check_probe_file(scheduling: SchedulingSettings) -> None:
+    """Raise SettingsError where the probe's file could not be saved later."""
+    if scheduling.probe_file is None:
+        return
+    path = Path(scheduling.probe_file)
+    try:
+        check_replaceable(path)
+    except OSError as error:
+        raise SettingsError(
+            f"--probe-file {path} cannot be written ({error.strerror or error}); give a file in a folder that exists "
+            "and that this user may write to."
+        ) from None
 
 
 def make_probe(

@@ -14,7 +14,14 @@ from inflight.core.types.length_distribution import of_remaining
 from inflight.execution.length_probe.calibration import Calibration
 from inflight.execution.length_probe.hazards import BINS, Hazards, of_hazards
 from inflight.execution.length_probe.probe import MIN_ENDED, Asked, LengthProbe
-from inflight.execution.length_probe.probe_file import ProbeFileError, load_probes, model_salt, salted, save_probes
+from inflight.execution.length_probe.probe_file import (
+    ProbeFileError,
+    arrays_of,
+    load_probes,
+    model_salt,
+    salted,
+    write_probes,
+)
 
 WIDTH = 32
 MOST = 400
@@ -127,7 +134,7 @@ def test_what_was_learnt_is_found_again(tmp_path: Path) -> None:
     answers = Answers()
     probe = taught(200, answers)
     probe.salt = salted(salt, "")
-    save_probes(path, {"": probe})
+    write_probes(path, arrays_of({"": probe}))
     again = load_probes(path, WIDTH, salt)[""]
     for name, values in probe.state().items():
         assert np.array_equal(values, again.state()[name]), name
@@ -162,13 +169,13 @@ def write_broken_compression(path: Path) -> None:
         (lambda path, probe: write_arrays(path, version=np.array(np.inf)), "is damaged"),
         (lambda path, probe: write_claiming(path, (10**15,)), "is damaged"),
         (lambda path, probe: write_broken_compression(path), "is damaged"),
-        (lambda path, probe: save_probes(path, {"a": probe}), "of another model"),
+        (lambda path, probe: write_probes(path, arrays_of({"a": probe})), "of another model"),
     ],
 )
 def test_files_that_are_damaged_or_of_another_model_are_refused(tmp_path: Path, damage, sentence: str) -> None:
     path = tmp_path / "probe"
     probe = LengthProbe(WIDTH, salted("m", ""))
-    save_probes(path, {"": probe})
+    write_probes(path, arrays_of({"": probe}))
     damage(path, probe)
     with pytest.raises(ProbeFileError, match=sentence):
         load_probes(path, WIDTH, "m")
@@ -176,7 +183,7 @@ def test_files_that_are_damaged_or_of_another_model_are_refused(tmp_path: Path, 
 
 @pytest.mark.parametrize("other", [(WIDTH, "other"), (WIDTH + 1, "m")])
 def test_a_probe_of_another_model_or_size_is_refused(tmp_path: Path, other: tuple[int, str]) -> None:
-    save_probes(tmp_path / "probe", {"": LengthProbe(WIDTH, salted("m", ""))})
+    write_probes(tmp_path / "probe", arrays_of({"": LengthProbe(WIDTH, salted("m", ""))}))
     with pytest.raises(ProbeFileError):
         load_probes(tmp_path / "probe", *other)
 
@@ -184,7 +191,7 @@ def test_a_probe_of_another_model_or_size_is_refused(tmp_path: Path, other: tupl
 def test_a_file_with_numbers_that_are_not_finite_is_refused(tmp_path: Path) -> None:
     probe = LengthProbe(WIDTH, salted("m", ""))
     probe.state()["first slopes"][0] = np.nan
-    save_probes(tmp_path / "probe", {"": probe})
+    write_probes(tmp_path / "probe", arrays_of({"": probe}))
     with pytest.raises(ProbeFileError, match="not finite"):
         load_probes(tmp_path / "probe", WIDTH, "m")
 

@@ -10,7 +10,9 @@ import pytest
 from inflight.core.types.length_distribution import EndedOutput
 from inflight.core.types.plan import BatchPlan, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.length_probe import step_probe
+from inflight.execution.length_probe import probe_saver
+from inflight.execution.length_probe.probe_file import arrays_of, load_probes
+from inflight.execution.length_probe.probe_saver import ProbeSaver
 from inflight.execution.length_probe.step_probe import REFRESH, StepProbe
 
 
@@ -78,4 +80,37 @@ def test_a_file_that_is_damaged_is_reported_and_replaced(tmp_path: Path, caplog:
     begun(one)
     one.predict(np.ones((1, 4), np.float32), one.read(Hidden(), [Chunk(7, 0, 0, 10, (), 1)]))
     one.close()
-    assert step_probe.load_probes(path, 4, "m").keys() == {""}
+    assert load_probes(path, 4, "m").keys() == {""}
+
+
+def test_a_probe_is_saved_while_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(probe_saver, "SAVE_S", 0.0)
+    path = tmp_path / "probe"
+    one = probe(path=path)
+    states = np.random.default_rng(0).standard_normal((2, 64, 4)).astype(np.float32)
+    plan = (NewRequest(0, (1,) * 10, 10, SamplingParams(max_tokens=99)),)
+    for sequence in range(128):
+        one.begin(BatchPlan(0, (), plan))
+        asked = one.read(Hidden(), [Chunk(sequence, 0, 0, 10, (), 1)])
+        one.predict(states[sequence // 64, sequence % 64][None], asked)
+        one.begin(BatchPlan(1, (), ended=(EndedOutput(sequence, 20, True),)))
+    saver = one._saver
+    assert saver is not None
+    saver.wait()
+    assert 0 < load_probes(path, 4, "m")[""].ended <= 64, "a process that is killed now has lost little"
+    assert list(tmp_path.iterdir()) == [path]
+    one.close()
+    assert load_probes(path, 4, "m")[""].ended == 64
+    assert not any(
+        np.shares_memory(values, other)
+        for values in arrays_of(one._probes).values()
+        for other in one._probes[""].state().values()
+    ), "what is saved is of one moment"
+    (tmp_path / "gone").mkdir()
+    lost = ProbeSaver(tmp_path / "gone" / "probe")
+    (tmp_path / "gone").rmdir()
+    lost.save_if_due(one._probes)
+    lost.close(one._probes)
+    assert caplog.text.count("cannot be saved to") == 1

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from inflight.execution.length_probe.probe import LengthProbe
-from inflight.private_files import open_private
+from inflight.private_files import open_private, part_of
 
 VERSION = 1
 _SAMPLED_BYTES = 64 * 2**10  # of each end of a model's file
@@ -28,17 +28,25 @@ class ProbeFileError(ValueError):
     """A file holds no probe of this model; the text is a sentence."""
 
 
-def save_probes(path: Path, probes: Mapping[str, LengthProbe]) -> None:
-    """Write probes by their adapters' names ("": of the model itself), as a whole or not at all. Raises OSError."""
+def arrays_of(probes: Mapping[str, LengthProbe]) -> dict[str, Any]:
+    """Return what a file holds of probes by their adapters' names ("": of the model itself), as it is now: copies."""
     arrays: dict[str, Any] = {"version": np.array(VERSION), "salts": np.array([one.salt for one in probes.values()])}
     arrays["adapters"] = np.array(list(probes))
     for number, probe in enumerate(probes.values()):
-        arrays |= {f"{number}.{name}": values for name, values in probe.state().items()}
-    beside = path.with_name(path.name + ".part")
-    with open(beside, "wb", opener=open_private) as file:
-        file.truncate()
-        np.savez(file, **arrays)
-    os.replace(beside, path)
+        arrays |= {f"{number}.{name}": np.array(values) for name, values in probe.state().items()}
+    return arrays
+
+
+def write_probes(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write a file, as a whole or not at all. Raises OSError."""
+    beside = part_of(path)
+    try:
+        with open(beside, "wb", opener=open_private) as file:
+            np.savez(file, **arrays)
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def load_probes(path: Path, hidden_size: int, salt: str) -> dict[str, LengthProbe]:

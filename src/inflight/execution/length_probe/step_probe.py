@@ -18,7 +18,8 @@ from inflight.core.types.length_distribution import PredictedLength
 from inflight.core.types.plan import BatchPlan, Chunk
 from inflight.execution.backends.protocol import Activation
 from inflight.execution.length_probe.probe import Asked, LengthProbe, Read
-from inflight.execution.length_probe.probe_file import ProbeFileError, load_probes, salted, save_probes
+from inflight.execution.length_probe.probe_file import ProbeFileError, load_probes, salted
+from inflight.execution.length_probe.probe_saver import ProbeSaver
 
 log = logging.getLogger(__name__)
 
@@ -56,17 +57,18 @@ class StepProbe:
             hidden_size: E.
             max_rows: Of the batch.
             salt: Name of the model.
-            path: File that it begins with and is saved to; None: it is forgotten.
+            path: File that it begins with and is saved to, now and then and at the end; None: it is forgotten.
         """
         self.seconds = 0.0
         self._has_failed = False
-        self._hidden, self._hidden_size, self._salt, self._path = hidden, hidden_size, salt, path
+        self._hidden, self._hidden_size, self._salt = hidden, hidden_size, salt
         self._probes: dict[str, LengthProbe] = {}
         self._rows: dict[int, _Row] = {}
         self._due: dict[int, int] = {}  # output tokens at which the next state of a sequence is read
         self._adapters: dict[int, str] = {}  # by slot
         self._reads: dict[int, tuple[str, list[Read]]] = {}  # by sequence: the adapter, and what was read
         self._max_sequences = 8 * max_rows
+        self._saver = None if path is None else ProbeSaver(path)
         if path is not None:
             try:
                 self._probes = load_probes(path, hidden_size, salt)
@@ -88,17 +90,13 @@ class StepProbe:
 
     def close(self) -> None:
         """Save what was learnt."""
-        if self._path is None or not self._probes:
-            return
-        try:
-            save_probes(self._path, self._probes)
-        except OSError as error:
-            log.warning("The probe of output lengths cannot be saved to %s: %s.", self._path, error)
+        if self._saver is not None:
+            self._saver.close(self._probes)
 
     def _begin(self, plan: BatchPlan) -> None:
         if not (plan.adapter_loads or plan.new_requests or plan.ended):
             return
-        began = time.perf_counter()
+        began, has_learnt = time.perf_counter(), False
         for load in plan.adapter_loads:
             self._adapters[load.slot] = load.adapter.name
         for one in plan.new_requests:
@@ -110,6 +108,9 @@ class StepProbe:
             adapter, reads = self._reads.pop(output.sequence_id, ("", []))
             if reads and output.complete is not None:
                 self._probe(adapter).learn(reads, output.tokens, output.complete)
+                has_learnt = True
+        if has_learnt and self._saver is not None:
+            self._saver.save_if_due(self._probes)
         self.seconds += time.perf_counter() - began
 
     def _read(self, forward: Any, chunks: Sequence[Chunk]) -> list[AskedOutput]:
