@@ -11,12 +11,12 @@ import pytest
 
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.session_eviction import ACTIVE_S, SHARED_LIMIT, SessionEviction, SessionMatcher
-from inflight.core.kv.sessions import MAX_PAUSE_S, Awaits, Session, SessionTable
+from inflight.core.kv.sessions import Awaits, Session, SessionTable
 from inflight.core.types.events import Finish
 
 from .. import inspect_scheduler as inside
 from ..builders import request, sequence
-from ..harness import Harness, LaneSetup, Setup
+from ..harness import Harness, Setup
 
 A = (0, 1, 1, 0, 1, 0, 0, 1, 1)
 
@@ -139,60 +139,6 @@ def test_the_first_session_owns_a_block_and_a_release_without_owner_changes_noth
         kept.pool.release([brought, mine], owner)
     assert kept.order.owner(mine) is kept.order.owner(brought) is session
     assert list(kept.order) == [brought, mine] and set(kept.order.idle_blocks(session)) == {brought, mine}
-
-
-# -- newcomers wait for sessions that act ---------------------------------------------------------------------------
-
-
-def kept_for(kept: Kept, arrival: float, blocks: int = 8, **fields: Any) -> int:
-    """Return the blocks that a newcomer must leave to sessions that act."""
-    one = sequence(0, arrival=arrival, **fields)
-    return SessionMatcher(kept.table, kept.order, SessionEviction(kept.table), 16).kept_blocks(one, blocks)
-
-
-def acting(cost: float = 1.0) -> Kept:
-    """Return a pool where a session with a block has begun at 10, rests since 20, and is learnt to return in 4 s."""
-    kept = Kept(block_seconds=lambda tokens: cost)
-    learn(kept.table, 4.0)
-    kept.table.named(("", "", "agent"), "", 10.0)
-    session = kept.table.named(("", "", "agent"), "")
-    kept.table.now = 20.0
-    kept.table.begin_turn(session)
-    kept.table.end_turn(session, 16)
-    kept.pool.release(kept.pool.allocate(1), session)
-    return kept
-
-
-def test_newcomers_leave_an_acting_session_alone_while_keeping_it_saves_enough() -> None:
-    kept = acting()
-    kept.table.now = 21.0
-    assert kept_for(kept, 15.0) == 1
-    assert kept_for(kept, 5.0) == 0, "it came before the session began"
-    assert kept_for(kept, 30.0, session="agent") == 0, "it is its own"
-    kept.table.now = 20.0 + 200.0
-    assert kept_for(kept, 15.0) == 0, "by now it is hardly likely to return"
-    cheap = acting(cost=1e-3)
-    cheap.table.now = 21.0
-    assert kept_for(cheap, 15.0) == 0, "computing it again costs next to nothing"
-
-
-def test_a_newcomer_waits_for_a_bounded_time() -> None:
-    kept = acting()
-    kept.table.now = 21.0
-    assert kept_for(kept, 21.0 - MAX_PAUSE_S) == 0
-    session = kept.table.named(("", "", "agent"), "")
-    session.began = 20.0 - MAX_PAUSE_S
-    assert kept_for(kept, 21.0 - MAX_PAUSE_S + 1) == 1
-    assert kept_for(kept, 21.0 - MAX_PAUSE_S - 1) == 0
-
-
-def test_a_tenant_keeps_its_share_of_the_blocks_from_others() -> None:
-    kept = acting()
-    session = kept.table.named(("", "", "agent"), "")
-    kept.pool.release(kept.pool.allocate(6), session)
-    kept.table.now = 21.0
-    assert kept_for(kept, 15.0) == 7 and kept_for(kept, 15.0, tenant="other") == 4
-    assert kept_for(kept, 15.0, tenant="other", session="agent") == 4, "the name is another tenant's"
 
 
 def test_the_order_is_that_of_the_values_whatever_happens() -> None:
@@ -421,38 +367,3 @@ def test_gaps_of_unrecognisable_sessions_are_not_watched() -> None:
     table.now = 60.0
     table.advance()
     assert len(table._watch) == 2 and left not in table._watch
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_newcomers_wait_for_acting_programs_while_others_run_and_plain_requests_do_not(depth: int) -> None:
-    lanes = (LaneSetup(policy="program"),)
-    setup = Setup(num_blocks=12, token_budget=40, max_model_len=40, session_eviction=True, lanes=lanes, depth=depth)
-    harness = Harness(setup)
-    harness.serve(request("agent", A, output=3, session="agent"))
-    harness.add(request("runs", (1,) * 5, output=10, arrival=harness.now))
-    harness.step()
-    harness.add(request("new", (0,) * 13, output=1, arrival=harness.now, program="new"))
-    harness.add(request("plain", (0,) * 13, output=4, arrival=harness.now))
-    harness.step()
-    new, plain = (inside.samples(harness.scheduler, name)[0] for name in ("new", "plain"))
-    assert new.row is None, "the agent's blocks are kept"
-    assert plain.row is not None, "it leaves soon, and waits for none"
-    harness.drain()
-    assert harness.timings(-2).queued_by["blocks"] > 0
-
-
-def test_a_paused_call_may_be_aborted_and_beside_an_idle_engine_none_waits() -> None:
-    lanes = (LaneSetup(policy="program"),)
-    harness = Harness(Setup(num_blocks=12, token_budget=40, max_model_len=40, session_eviction=True, lanes=lanes))
-    harness.serve(request("agent", A, output=3, session="agent"))
-    harness.add(request("runs", (1,) * 5, output=10, arrival=harness.now))
-    harness.step()
-    for name in ("first", "second", "third"):
-        harness.add(request(name, (0,) * 17, output=4, arrival=harness.now, program=name))
-    harness.step()
-    harness.abort("first")
-    harness.abort("runs")
-    harness.step()
-    harness.step()
-    assert inside.samples(harness.scheduler, "second")[0].row is not None
-    harness.drain()

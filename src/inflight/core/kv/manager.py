@@ -9,6 +9,7 @@ from collections.abc import Sequence as Sequences
 
 from msgspec import Struct
 
+from inflight.core.kv.acting_sessions import ActingSessions
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.block_tables import Allocation, BlockTables, TableLayout
 from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
@@ -134,12 +135,14 @@ class KVCacheManager:
         self._prefix = PrefixCache(self.block_size, lambda node: self._writer.on_drop(node), self._events)
         self._prefix.clear()  # notifies observers
         self._matcher: SessionMatcher | None = None
+        self._acting: ActingSessions | None = None
         device_order: SessionEviction | None = None
         host_order: SessionEviction | None = None
         if self._sessions is not None:
             self._sessions.reset()
             device_order, host_order = SessionEviction(self._sessions), SessionEviction(self._sessions)
             self._matcher = SessionMatcher(self._sessions, device_order, host_order, self.block_size)
+            self._acting = ActingSessions(self._sessions, device_order.num_idle_blocks, capacity.num_blocks)
         is_cached = self._prefix.__contains__
         self._pool = BlockPool(capacity.num_blocks, lambda block: self._host.on_evict(block), is_cached, device_order)
         self._transfers = Transfers(self._pool, slots, state_group, capacity.asynchronous_transfers)
@@ -204,9 +207,9 @@ class KVCacheManager:
 
     def displaces_acting(self, sequence: Sequence, spare: int) -> bool:
         """Return whether `admit` has room only at the cost of blocks that are to be kept for acting sessions."""
-        if self._matcher is None or not self.can_admit(sequence, spare):
+        if self._acting is None or not self.can_admit(sequence, spare):
             return False
-        kept = self._matcher.kept_blocks(sequence, self.num_blocks)
+        kept = self._acting.kept_blocks(sequence)
         return kept > 0 and not self._sharing.has_room(sequence, self._sharing.find(sequence), spare + kept)
 
     def blocks_to_admit(self, sequence: Sequence) -> int:
@@ -295,6 +298,8 @@ class KVCacheManager:
         self._host.store_ahead()
         self._writer.begin_step(step)
         self._exporter.begin_step()
+        if self._acting is not None:
+            self._acting.begin_plan()
 
     def finish_plan(self) -> tuple[Transfer, ...]:
         """Complete the plan under construction; return its transfers, stores before loads."""

@@ -23,9 +23,8 @@ from collections.abc import Sequence as Sequences
 from typing import NamedTuple
 
 from inflight.core.kv.block_pool import EvictionOrder
-from inflight.core.kv.sessions import MAX_PAUSE_S, Awaits, Session, SessionTable
+from inflight.core.kv.sessions import Awaits, Session, SessionTable, session_key
 from inflight.core.sequence import Sequence
-from inflight.core.types.request import Request
 
 ACTIVE_S = 600.0
 GUARANTEED_SHARE, SHARED_LIMIT = 0.5, 0.5
@@ -262,29 +261,11 @@ class SessionMatcher:
         if isinstance(sequence.session, Session):
             self._table.end_turn(sequence.session, sequence.num_tokens, _awaits(sequence), len(sequence.output))
 
-    def kept_blocks(self, sequence: Sequence, num_blocks: int) -> int:
-        """Return the idle blocks of all `num_blocks` that a waiting sequence must leave to sessions that act.
-
-        Those are of sessions that began before its own, and of each other tenant no more than its share. None once it
-        has waited for MAX_PAUSE_S.
-        """
-        request, table = sequence.request, self._table
-        if table.now - request.arrival > MAX_PAUSE_S:
-            return 0
-        own = table.known(_name(request))
-        began = request.arrival if own is None else own.began
-        kept = Counter[str]()
-        for session in table.acting():
-            if session is not own and session.began <= began:
-                kept[session.tenant] += self._device.num_idle_blocks(session)
-        share = num_blocks // len(kept.keys() | {request.tenant})
-        return sum(blocks if tenant == request.tenant else min(blocks, share) for tenant, blocks in kept.items())
-
     def _named(self, sequence: Sequence) -> Session | None:
         request = sequence.request
         if not request.of_program:
             return None
-        return self._table.named(_name(request), request.tenant, request.arrival)
+        return self._table.named(session_key(request), request.tenant, request.arrival)
 
     def _continued(self, sequence: Sequence, found: Sequences[tuple[int | None, int | None]]) -> Session | None:
         """Return the session that a sequence continues: it must have all that is cached of it, except for the last
@@ -303,11 +284,6 @@ class SessionMatcher:
         if block is not None:
             return self._device.owner(block)
         return None if host_block is None else self._host.owner(host_block)
-
-
-def _name(request: Request) -> tuple[str, str, str]:
-    """Return the key of the session that a request names: a program's only one where it names none."""
-    return request.tenant, request.cache_salt, request.session or request.program
 
 
 def _awaits(sequence: Sequence) -> Awaits:

@@ -18,6 +18,7 @@ from zlib import crc32
 from msgspec import Struct
 
 from inflight.core.kv.reuse import NUM_BUCKETS, ReuseModel, bucket_start
+from inflight.core.types.request import Request
 
 MAX_NAMED = 20_000  # sessions that are remembered by name; the one that came longest ago is forgotten first
 MAX_TURNS = 12  # sessions with more turns are alike
@@ -28,9 +29,7 @@ COMPUTING_S = 1e-3  # a session that computes now is as valuable as one that is 
 
 Awaits = Literal["tool", "person", ""]  # what a session rests for; "": unknown
 MAX_WATCHED = 20_000
-MAX_COUNTED = (
-    2048  # ends of buckets in one verb: after an idle hour of many sessions the next plan does not wait for all
-)
+MAX_COUNTED = 2048  # ends of buckets in one verb, so that after an idle hour the next plan does not wait for all
 MAX_ACTING_S = 300.0  # longer rests are not looked at, so that a look takes a time bounded by the turns in them
 
 
@@ -67,6 +66,11 @@ class Session(Struct, eq=False):
     traits: tuple[object, ...] = ()
     bucket: int = 0
     hit_rates: tuple[float, ...] = ()
+
+
+def session_key(request: Request) -> tuple[str, str, str]:
+    """Return the key of the session that a request names: a program's only one where it names none."""
+    return request.tenant, request.cache_salt, request.session or request.program
 
 
 class GapWatch:
@@ -221,8 +225,7 @@ class SessionTable:
 
     def acting(self) -> Iterator[Session]:
         """Yield the named sessions that rest for a moment, as agents do while a tool runs: keeping them saves KEEP_RATE
-        seconds of computing or more per second."""
-        self._watch.advance(self.now)
+        seconds of computing or more per second, as of the last `advance`."""
         for session in self._watch.latest():
             age = self.now - (session.rests_since or 0.0)
             if age > MAX_ACTING_S:

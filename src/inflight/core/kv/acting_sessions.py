@@ -1,0 +1,106 @@
+"""Acting sessions: those that rest for a moment, and the blocks that calls leave to them.
+
+They are looked at once a plan, however many calls ask: sorted by when they began, with the sums of their blocks. What
+the plan itself changes then is that sessions begin turns, at most as many as it has newcomers: these are subtracted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable
+
+from inflight.core.kv.sessions import MAX_PAUSE_S, Session, SessionTable, session_key
+from inflight.core.sequence import Sequence
+
+
+class ActingSessions:
+    def __init__(self, table: SessionTable, idle_blocks: Callable[[Session], int], num_blocks: int):
+        """Look at none yet.
+
+        Args:
+            table: Of all sessions.
+            idle_blocks: Returns the blocks of a session on the device that no sequence holds.
+            num_blocks: Of the device.
+        """
+        self._table, self._idle_blocks, self._num_blocks = table, idle_blocks, num_blocks
+        table.watchers.append(self._value_changed)
+        self._is_current = False
+        self._blocks: dict[Session, int] = {}  # of each acting session, the one that began first, first
+        self._left: list[Session] = []  # those of these that have begun a turn since
+        self._tenants: dict[str, _Sums] = {}
+        self._totals: dict[int, _Sums] = {}  # of all tenants, by the blocks that each may keep at most
+
+    def begin_plan(self) -> None:
+        """Look at the sessions anew when the next call asks."""
+        self._is_current = False
+
+    def kept_blocks(self, sequence: Sequence) -> int:
+        """Return the idle blocks that a waiting sequence must leave to sessions that act.
+
+        Those are of sessions that began before its own, and of each other tenant no more than an equal share of all
+        blocks. None once it has waited for MAX_PAUSE_S.
+        """
+        request, table = sequence.request, self._table
+        if table.now - request.arrival > MAX_PAUSE_S:
+            return 0
+        if not self._is_current:
+            self._look()
+        own = table.known(session_key(request))
+        began = request.arrival if own is None else own.began
+        share = self._num_blocks // len(self._tenants.keys() | {request.tenant})
+        subtracted = Counter({request.tenant: 0})  # also its own tenant's, which keeps more than a share
+        for session in {*self._left, *([own] if own in self._blocks else [])}:
+            if session is not None and session.began <= began:
+                subtracted[session.tenant] += self._blocks[session]
+        kept = self._total(share).until(began)
+        for tenant, blocks in subtracted.items():
+            held = self._tenants[tenant].until(began) if tenant in self._tenants else 0
+            left = held - blocks
+            kept += (left if tenant == request.tenant else min(left, share)) - min(held, share)
+        return kept
+
+    def _look(self) -> None:
+        self._is_current = True
+        self._table.advance()
+        acting = sorted(self._table.acting(), key=lambda one: one.began)
+        self._blocks = {session: self._idle_blocks(session) for session in acting}
+        self._left.clear()
+        self._totals.clear()
+        tenants: defaultdict[str, _Sums] = defaultdict(_Sums)
+        for session, blocks in self._blocks.items():
+            tenants[session.tenant].add(session.began, blocks)
+        self._tenants = dict(tenants)
+
+    def _total(self, share: int) -> _Sums:
+        """Return the sums over all tenants where each keeps a share at most: one of two, as the tenant of a call has
+        acting sessions or none."""
+        total = self._totals.get(share)
+        if total is None:
+            total, held = _Sums(), Counter[str]()
+            for session, blocks in self._blocks.items():
+                before = held[session.tenant]
+                held[session.tenant] += blocks
+                total.add(session.began, min(before + blocks, share) - min(before, share))
+            self._totals[share] = total
+        return total
+
+    def _value_changed(self, session: Session) -> None:
+        if self._is_current and session.rests_since is None and session in self._blocks:
+            self._left.append(session)
+
+
+class _Sums:
+    """Sums of blocks over sessions that began until a time."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._sums = [0]
+
+    def add(self, began: float, blocks: int) -> None:
+        """Add a session that began no earlier than those before."""
+        self._times.append(began)
+        self._sums.append(self._sums[-1] + blocks)
+
+    def until(self, began: float) -> int:
+        return self._sums[bisect_right(self._times, began)]
