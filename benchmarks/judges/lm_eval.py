@@ -3,7 +3,8 @@
     python -m benchmarks.judges lm-eval --write
 
 Three tasks of lm-eval's three kinds, made of texts of this project, since none can be downloaded: which of four halves
-ends a sentence, the perplexity of passages, and sums that are written out. transformers computes in float32.
+ends a sentence, the perplexity of passages, and sums that are written out. transformers computes in float32, as does
+this server with `EXACT`; as served by default, activations are rounded.
 """
 
 from __future__ import annotations
@@ -28,6 +29,19 @@ from tests.foreign.environments import Environment
 MODELS = ("smollm2", "gemma3-270m")
 ENVIRONMENT = Environment("judge_lm_eval", Path(__file__).parent / "packages" / "lm_eval")
 CHOICES, SUMS = 4, 24
+EXACT = ("--load-format", "dequantize", "--dtype", "float32")
+HEAD = ("task", "metric", "transformers, float32", "inflight, float32", "inflight", "standard error", "difference")
+NOTES = (
+    f"*inflight, float32*: `{' '.join(EXACT)}`. The difference is of *inflight*, as served by default. The client "
+    "encodes texts with the tokenizer that transformers reads from the file. lm-eval's other tokenizer, the server's "
+    "by `/tokenize`, leaves out the first token (BOS), also with `add_bos_token=True`; gemma3-270m needs it. "
+    "Where a tokenizer adds BOS, lm-eval prepends another to *passages* and scores the second."
+)
+_SAVE_TOKENIZER = """
+import sys, transformers
+folder, file, to = sys.argv[1:]
+transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(to)
+"""
 _TASK = """
 task: {name}
 dataset_path: json
@@ -126,48 +140,41 @@ def scores(folder: Path, model: str, arguments: dict[str, Any], name: str) -> di
 
 
 def compare(model: str, scale: float) -> list[tuple[str, ...]]:
-    """Return a row for each metric: transformers', ours, and the standard error."""
+    """Return a row for each metric, as HEAD has them."""
     ENVIRONMENT.make()
     file = pull(CATALOGUE[model])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tasks(folder, scale)
         log_line(f"{model} by transformers")
-        theirs = scores(
-            folder,
-            "hf",
-            {
-                "pretrained": file.parent,
-                "gguf_file": file.name,
-                "dtype": "float32",
-                "max_length": 2048,
-            },
-            "transformers",
+        settings = {"pretrained": file.parent, "gguf_file": file.name, "dtype": "float32", "max_length": 2048}
+        theirs = scores(folder, "hf", settings, "transformers")
+        ENVIRONMENT.run(
+            "python", "-c", _SAVE_TOKENIZER, str(file.parent), file.name, str(folder / "tokenizer"), seconds=1800
         )
-        log_line(f"{model} by inflight")
-        with Server(model, "--served-model-name", model, "--max-model-len", "2048") as server:
-            url = f"http://127.0.0.1:{server.port}/v1/completions"
-            local = {"model": model, "base_url": url, "max_length": 2048, "num_concurrent": 4, "max_retries": 1}
-            local |= {"add_bos_token": True}  # where the model's tokenizer does, as for transformers
-            ours = scores(folder, "local-completions", local, "inflight")
+        exact, ours = (served_scores(folder, model, options) for options in (EXACT, ()))
     return [
         (
-            task,
-            metric,
-            f"{score.value:.4f}",
-            f"{ours[task, metric].value:.4f}",
-            _error(score),
-            _verdict(score, ours[task, metric]),
+            *key,
+            *(f"{found.value:.4f}" for found in (score, exact[key], ours[key])),
+            f"{score.error:.4f}" if score.error else "–",
+            _difference(score, ours[key]),
         )
-        for (task, metric), score in theirs.items()
+        for key, score in theirs.items()
     ]
 
 
-def _error(score: Score) -> str:
-    return f"{score.error:.4f}" if score.error else "–"
+def served_scores(folder: Path, model: str, options: Sequence[str]) -> dict[tuple[str, str], Score]:
+    """Return the scores by a server with these options. folder: with the tasks and the client's tokenizer."""
+    log_line(f"{model} by inflight {' '.join(options)}")
+    with Server(model, "--served-model-name", model, "--max-model-len", "2048", *options) as server:
+        url = f"http://127.0.0.1:{server.port}/v1/completions"
+        settings = {"model": model, "base_url": url, "max_length": 2048, "num_concurrent": 4, "max_retries": 1}
+        settings |= {"tokenizer_backend": "huggingface", "tokenizer": folder / "tokenizer", "add_bos_token": True}
+        return scores(folder, "local-completions", settings, "-".join(["inflight", *options]))
 
 
-def _verdict(theirs: Score, ours: Score) -> str:
+def _difference(theirs: Score, ours: Score) -> str:
     difference = ours.value - theirs.value
     if theirs.error:
         return f"{difference:+.4f}, {abs(difference) / theirs.error:.2f} standard errors"
@@ -181,11 +188,11 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help="write the sections of docs/results/judges.md")
     arguments = parser.parse_args(given)
     for model in arguments.models:
-        head = ("task", "metric", "transformers, float32", "inflight", "standard error", "difference")
-        report = table(head, compare(model, arguments.scale))
+        report = f"{NOTES}\n\n{table(HEAD, compare(model, arguments.scale))}"
         print(f"{model}\n\n{report}\n", flush=True)
         if arguments.write:
-            command = f"python -m benchmarks.judges lm-eval --models {model}"
+            scale = "" if arguments.scale == 1 else f" --scale {arguments.scale:g}"
+            command = f"python -m benchmarks.judges lm-eval --models {model}{scale}"
             write_section(f"lm_eval {model}", f"lm-eval beside transformers: {model}", command, report)
 
 

@@ -34,6 +34,7 @@ from tests.foreign.environments import Environment
 ENVIRONMENT = Environment("judge_open_webui", Path(__file__).parent / "packages" / "open_webui")
 MODEL, EMBEDDER = "smollm2:latest", "all-minilm-l6-v2:latest"
 MAIL, PASSWORD = "a@example.com", "secret-of-a-test"
+DESK, PHONE = (1280, 800), (390, 844)  # pixels
 SECONDS = 300  # of one step; its own 36 tools are 6,600 tokens before the first word
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 NOTES = "The harbour of Genoa opened in 1128. Its lighthouse is called Lanterna. " * 3
@@ -210,47 +211,72 @@ async def _ask(page: Page, text: str) -> None:
     await page.eval("document.querySelector('#send-message-button').click()")
 
 
-async def in_the_page(ui: WebUI, server: Server) -> list[tuple[str, str]]:
-    """Sign in, ask twice, and stop a long answer; return what was done."""
+async def in_the_page(ui: WebUI, server: Server, pictures: Path | None) -> list[tuple[str, str]]:
+    """Sign in, ask as on a desk and as on a phone, and stop a long answer; return what was done.
+
+    pictures: a folder for one picture a step.
+    """
 
     def running() -> int:
         with urlopen(f"http://127.0.0.1:{server.port}/slots", timeout=30) as answer:
             return sum(one["is_processing"] and one.get("n_prompt_tokens", 0) > 2000 for one in json.load(answer))
 
-    async with opened_page() as page:
+    async def done(step: str, outcome: str) -> None:
+        steps.append((f"page: {step}", outcome))
+        log_line(f"page: {step}")
+        if pictures is not None:
+            await page.picture(pictures / f"{len(steps)}-{step.replace(' ', '-')}.png")
+
+    async def answered(number: int) -> str:
+        await page.until(f"{_ANSWERS}.length === {number} && {_ANSWERS}[{number - 1}].length > 1", SECONDS)
+        await page.until(f"!{_STOP}", SECONDS)
+        text: str = await page.eval(f"{_ANSWERS}[{number - 1}]")
+        return text
+
+    steps: list[tuple[str, str]] = []
+    async with opened_page(*DESK) as page:
         await page.open(f"{ui.url}/auth")
         await _fill(page, "#email", MAIL)
         await _fill(page, "#password", PASSWORD)
         await page.eval("document.querySelector('form button:not([type=button])').click()")
-        await page.until("!!document.querySelector('#chat-input')", 90)
+        await page.until("!!document.querySelector('#chat-input')", SECONDS)
         await asyncio.sleep(3)  # what is new is shown once
         await page.eval(
             "[...document.querySelectorAll('[role=dialog] button')]"
             ".filter(one => one.innerText.includes('Okay')).forEach(one => one.click())"
         )
-        done = [("page: sign in", f"{MODEL} is chosen")]
-        for number, text in enumerate(("What is the capital of France?", "And of Italy?"), 1):
-            await _ask(page, text)
-            await page.until(f"{_ANSWERS}.length === {number} && {_ANSWERS}[{number - 1}].length > 1", SECONDS)
-            await page.until(f"!{_STOP}", SECONDS)
-            done.append((f"page: turn {number}", "answered, its own tools in the request"))
+        await done("sign in", f"{MODEL} is chosen")
+        await _ask(page, "What is the capital of France?")
+        assert "Paris" in await answered(1)
+        await done("first turn", "answered, its own tools in the request")
+        await page.resize(*PHONE)
+        await _ask(page, "And of Italy?")
+        assert await answered(2)
+        wide = await page.eval("document.documentElement.scrollWidth")
+        assert wide <= PHONE[0], f"{wide} pixels on {PHONE[0]}"
+        await done("second turn on a phone", f"answered; no wider than {PHONE[0]} pixels")
+        await page.resize(*DESK)
         await _ask(page, "Write a story of a thousand words about a lighthouse.")
         end = time.monotonic() + SECONDS
         while not running():
             assert time.monotonic() < end, "the third answer did not begin"
             await asyncio.sleep(0.1)
-        await page.until(f"!!{_STOP} && ({_STOP}.click(), true)", 30)
+        await page.until(f"!!{_STOP} && ({_STOP}.click(), true)", SECONDS)
         while running():
             assert time.monotonic() < end, "the answer went on after it was stopped"
             await asyncio.sleep(0.1)
-        return [*done, ("page: stop", "its place in the batch is free again")]
+        await done("stop", "its place in the batch is free again")
+        await _ask(page, "Thank you.")
+        assert await answered(4)
+        await done("turn after the stop", "answered")
+    return steps
 
 
 # -- both --------------------------------------------------------------------------------------------------------------
 
 
-def flows() -> Iterator[tuple[str, str]]:
-    """Yield what was done, and what came of it. Raises AssertionError where a step fails."""
+def flows(pictures: Path | None) -> Iterator[tuple[str, str]]:
+    """Yield each step and what came of it. pictures: as `in_the_page`. Raises AssertionError where a step fails."""
     ENVIRONMENT.make()
     for name in (MODEL, EMBEDDER):
         pull(CATALOGUE[name.partition(":")[0]])
@@ -263,14 +289,15 @@ def flows() -> Iterator[tuple[str, str]]:
             yield "page", "not opened: no Chromium on the path"
             return
         log_line("page")
-        yield from asyncio.run(in_the_page(ui, server))
+        yield from asyncio.run(in_the_page(ui, server, pictures))
 
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.judges open-webui", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the section of docs/results/judges.md")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="keep a picture of the page after each step")
     arguments = parser.parse_args(given)
-    report = table(("step", "what came of it"), list(flows()))
+    report = table(("step", "what came of it"), list(flows(arguments.pictures)))
     print(report)
     if arguments.write:
         title = "Open WebUI 0.12.4, unmodified, over SmolLM2"
