@@ -205,6 +205,18 @@ def test_a_running_server_is_seen_and_stopped(hub: FakeHub, tmp_path: Path, capf
     assert call(["ps"]) == 0 and "No server of this user runs" in capfd.readouterr().out
 
 
+def test_a_server_that_loads_is_seen_and_keeps_its_model(hub: FakeHub, capfd: pytest.CaptureFixture[str]) -> None:
+    assert call(["pull", "owner/tiny-GGUF"]) == 0
+    with Registration(["owner/tiny-GGUF"], is_pool=False) as loading:
+        loading.write("http://127.0.0.1:1", is_ready=False)
+        capfd.readouterr()
+        assert call(["ps", "--json"]) == 0
+        (one,) = json.loads(capfd.readouterr().out)["models"]
+        assert (one["model"], one["state"], one["url"]) == ("owner/tiny-GGUF", "loading", "http://127.0.0.1:1")
+        assert call(["rm", "--yes", "owner/tiny-GGUF:F32"]) == 1
+        assert "is in use by the server at http://127.0.0.1:1" in capfd.readouterr().err
+
+
 def test_a_server_with_keys_says_that_it_wants_one(hub: FakeHub, capfd: pytest.CaptureFixture[str]) -> None:
     assert call(["pull", "owner/tiny"]) == 0
     server = spawn("serve", "--models", "local", "--port", 0, "--api-key", "key", stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Files of running servers: written when ready, gone at the end, not believed when the process is another."""
+"""Files of running servers: written at the start and when ready, gone at the end, not believed of another process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def test_a_server_is_there_from_ready_to_its_end(tmp_path: Path) -> None:
+def test_a_server_is_there_from_loading_to_its_end(tmp_path: Path) -> None:
     with Registration([None, str(tmp_path), "owner/name:Q4_K_M"], is_pool=True) as registration:
         assert running_servers() == []
+        registration.write("http://0.0.0.0:8000", is_ready=False)
+        assert [one.is_ready for one in running_servers()] == [False]
         registration.write("http://0.0.0.0:8000")
         (one,) = running_servers()
+        assert one.is_ready
         assert (one.pid, one.url, one.is_pool) == (os.getpid(), "http://127.0.0.1:8000", True)
         assert one.models == (str(tmp_path), "owner/name:Q4_K_M")
         assert servers_folder().stat().st_mode & 0o777 == 0o700

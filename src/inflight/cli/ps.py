@@ -31,13 +31,16 @@ def command(url: str | None, api_key: str | None, as_json: bool) -> None:
         servers = [(url, next((one for address, one in servers if address == url.rstrip("/")), None))]
     found: list[dict[str, Any]] = []
     for address, server in servers:
+        names = () if server is None else server.models or ("not known",)
+        if server is not None and not server.is_ready:
+            found += [_line({"id": name, "state": "loading"}, address, server) for name in names]
+            continue
         try:
             models = ask(address, "/v1/models", api_key)["data"]
         except (AskingError, KeyError, TypeError) as error:
             if url is not None:
                 raise
             show(f"{error}")
-            names = () if server is None else server.models or ("not known",)
             models = [{"id": name, "state": "not known"} for name in names]
         found += [_line(one, address, server) for one in models if one.get("parent") is None]
     if as_json:

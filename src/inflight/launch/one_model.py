@@ -141,6 +141,7 @@ def supervise(
 
     try:
         with registration:
+            registration.write(url(settings, bound), is_ready=False)
             return Supervisor(server, tenants, bound, make_engines, is_ready).run()
     finally:
         if settings.uds is not None:

@@ -1,4 +1,4 @@
-"""Know the servers that this user runs on this machine: each writes a small file while it serves, for `inflight ps`,
+"""Know the servers that this user runs on this machine: each writes a small file from its start on, for `inflight ps`,
 `stop` and `rm`."""
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class RunningServer(Struct, frozen=True):
         pid: Of its first process, which a signal ends.
         began: When that process began, in the kernel's ticks: another process may have the same number later.
         url: Its address, for clients on this machine.
-        since: When it became ready, in seconds since 1970.
+        since: When it became ready, or began to load, in seconds since 1970.
         models: What it was given as models, names, hub ids or absolute paths; of models that it found those in memory.
         is_pool: It loads and unloads them as they are called.
+        is_ready: It answers; else it loads.
     """
 
     pid: int
@@ -48,6 +49,7 @@ class RunningServer(Struct, frozen=True):
     since: float
     models: tuple[str, ...]
     is_pool: bool = False
+    is_ready: bool = True
 
 
 def servers_folder() -> Path:
@@ -56,7 +58,7 @@ def servers_folder() -> Path:
 
 
 class Registration:
-    """The file of this server: written once it is ready, deleted at the end of a `with`.
+    """The file of this server: written when it begins to load and once it is ready, deleted at the end of a `with`.
 
     A server whose user has no folder to write to is not listed.
     """
@@ -76,12 +78,12 @@ class Registration:
             with contextlib.suppress(OSError, RuntimeError):
                 _own_file().unlink(missing_ok=True)
 
-    def write(self, url: str) -> None:
+    def write(self, url: str, *, is_ready: bool = True) -> None:
         """Write the server's file. url: its address."""
         for one in _WILDCARDS:
             url = url.replace(one, "//127.0.0.1:")
         pid = os.getpid()
-        self._server = RunningServer(pid, _began(pid) or 0, url, time.time(), (), self._is_pool)
+        self._server = RunningServer(pid, _began(pid) or 0, url, time.time(), (), self._is_pool, is_ready)
         with contextlib.suppress(OSError, RuntimeError):
             make_folders(servers_folder())
             for stale in [one for one, server in _registered().items() if not _is_running(server)]:
