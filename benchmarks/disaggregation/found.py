@@ -80,10 +80,10 @@ class Search:
         return self._best_of(colocated(self._runner, self._best))
 
     def _best_of(self, layouts: Sequence[Layout]) -> LayoutNeed:
-        return best_need(self._runner, layouts, lambda sentence: log_line(f"  {sentence}"))
+        return best_need(self._runner, layouts)
 
     def _need(self, layout: Layout, ceiling: float = math.inf) -> LayoutNeed:
-        need = layout_need(self._runner, layout, lambda sentence: None, ceiling=ceiling)
+        need = layout_need(self._runner, layout, ceiling=ceiling)
         split = "" if layout.pools is None else f" {layout.pools.prefill} to {layout.pools.decode}"
         link = (
             ""

@@ -30,7 +30,7 @@ from inflight.planning.proposal import Overrides
 from inflight.planning.rendering import render
 from inflight.planning.result import PlanResult, plan_result
 from inflight.planning.simulation import Tiers
-from inflight.planning.sizing import LayoutQuestion, Question, TrialRunner, candidate_for, quiet
+from inflight.planning.sizing import LayoutQuestion, Question, TrialRunner, candidate_for
 from inflight.simulate.disagg import Link
 from inflight.workload.workload import Entry, Workload
 
@@ -79,7 +79,7 @@ def test_a_slow_link_takes_what_pools_bring() -> None:
     layout = needs(QUICK)[DISAGGREGATED].layout
     assert layout.pools is not None
     slow = replace(layout, pools=replace(layout.pools, link=SLOW))
-    assert layout_need(one, slow, quiet).rate < 0.5 * needs(QUICK)[DISAGGREGATED].rate
+    assert layout_need(one, slow).rate < 0.5 * needs(QUICK)[DISAGGREGATED].rate
 
 
 def test_splits_follow_the_work() -> None:

@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from inflight.metrics.slo import parse_slos
 from inflight.planning.demand import Traced, traffic_of
 from inflight.planning.machine import Machine
-from inflight.planning.plan import Infeasible, Plan, PlanError, as_text, plan
+from inflight.planning.plan import Infeasible, Plan, PlanError, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.result import plan_result
 from inflight.planning.simulation import Topology, try_out
@@ -197,10 +197,30 @@ def test_strategies_are_compared_for_the_same_slos() -> None:
 
 
 @pytest.mark.wide
-def test_every_stage_is_reported() -> None:
+def test_every_stage_is_reported_and_the_first_answer_is_refined() -> None:
     stages: list[str] = []
-    plan(answer(2.0).question, progress=stages.append)
-    assert stages[0].startswith("box: the highest rate") and len(stages) == 6
+    first: list[Plan] = []
+    found = plan(answer(2.0).question, progress=stages.append, first=first.append)
+    assert stages[0] == "1 of 2: box: the highest rate that meets the SLOs"
+    assert stages[1].startswith("2 of 2: the planned load") and len(stages) == 2 + 9
+    assert stages[-1].startswith("9 of 9: ") and any("what if: 20 % more requests" in one for one in stages)
+    assert isinstance(found, Plan) and not first[0].changes
+    assert (first[0].replicas, first[0].config, first[0].trial) == (found.replicas, found.config, found.trial)
+    assert first_sentence(first[0]).startswith("First answer: 1 replica of box, TTFT p99 ")
+
+
+@pytest.mark.wide
+def test_the_answer_does_not_depend_on_the_processes() -> None:
+    assert plan_result(plan(answer().question, workers=3)) == plan_result(answer())
+
+
+def test_a_fast_answer_has_the_size_and_nothing_that_refines_it() -> None:
+    found = plan(answer(2.0).question, fast=True)
+    assert isinstance(found, Plan) and found.is_first and found.replicas == answer(2.0).replicas
+    assert not found.changes and plan_result(found).replicas_interval is None  # type: ignore[union-attr]
+    text = as_text(found)
+    assert "leave --fast out for the interval" in text and "What would change it" not in text
+    assert "interval: " not in text and "(from, to" not in text
 
 
 def test_the_text_has_all_that_was_asked_for() -> None:

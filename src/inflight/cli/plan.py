@@ -34,7 +34,8 @@ from inflight.metrics.slo import parse_slos
 from inflight.planning.demand import Demand, Drawn, Traced, fitting
 from inflight.planning.engine_config import configuration
 from inflight.planning.machine import Machine
-from inflight.planning.plan import Plan, as_text, plan
+from inflight.planning.parallel import cores
+from inflight.planning.plan import Plan, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.result import plan_result
 from inflight.planning.simulation import Tiers
@@ -182,10 +183,25 @@ def _link(machine: Machine, gbps: float | None) -> Link | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StrategiesOption:
-    """Whether strategies are compared."""
+class DepthOptions:
+    """How much is computed."""
 
     compare_strategies: bool = setting(False, "Also size each batching strategy.", "Settings")
+    fast: bool = setting(False, "Only the first answer, from shorter trials: no interval, no comparisons.", "Options")
+
+
+def _check_fast(layouts: LayoutOptions, depth: DepthOptions, drafts: object) -> None:
+    """Raise click.UsageError for comparisons, which the first answer leaves out."""
+    if not depth.fast:
+        return
+    compared = {
+        "--compare-strategies": depth.compare_strategies,
+        "--compare-layouts": layouts.compare_layouts,
+        "--speculation-acceptance or --speculation-record": drafts is not None,
+    }
+    for name, given in compared.items():
+        if given:
+            raise click.UsageError(f"--fast leaves comparisons out, and {name} asks for one; leave one of them out.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,13 +216,13 @@ class OutputOptions:
 @takes(machine=PricedMachineOptions, asked=DemandOptions)
 @settings_options(SchedulingSettings, only=("strategy", "policy"), group="Settings")
 @settings_options(EngineSettings, only=("max_num_seqs", "max_num_batched_tokens"), group="Settings")
-@takes(compared=StrategiesOption, layouts=LayoutOptions, drafts=DraftOptions)
+@takes(depth=DepthOptions, layouts=LayoutOptions, drafts=DraftOptions)
 @config_option
 @takes(output=OutputOptions)
 def command(
     machine: PricedMachineOptions,
     asked: DemandOptions,
-    compared: StrategiesOption,
+    depth: DepthOptions,
     layouts: LayoutOptions,
     drafts: DraftOptions,
     output: OutputOptions,
@@ -223,6 +239,8 @@ def command(
     slos = parse_slos(asked.slo)
     check_writable(output.write_config, reads=[asked.trace, machine.step_model, machine.hardware_file])
     demand = demand_of(asked, longest_of(machine))
+    tried = drafts.asked_about(asked.seed)
+    _check_fast(layouts, depth, tried)
     names = ("strategy", "policy", "max_num_seqs", "max_num_batched_tokens")
     question = Question(
         machines=machines_of(machine, demand, values["max_num_seqs"]),
@@ -230,10 +248,17 @@ def command(
         slos=slos,
         overrides=Overrides(**{name: values[name] for name in names}),
         seed=asked.seed,
-        drafts=drafts.asked_about(asked.seed),
+        drafts=tried,
         layouts=layouts_of(layouts),
     )
-    answer = plan(question, strategies=compared.compare_strategies, progress=show)
+    answer = plan(
+        question,
+        strategies=depth.compare_strategies,
+        fast=depth.fast,
+        workers=cores(),
+        progress=show,
+        first=lambda found: show(first_sentence(found)),
+    )
     print(json_text(to_builtins(plan_result(answer))) if output.as_json else as_text(answer))
     if not isinstance(answer, Plan):
         return 1

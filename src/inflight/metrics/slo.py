@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -76,15 +76,24 @@ class Slo:
 def percentile(observations: Iterable[Observation], metric: Metric, share: float) -> float:
     """Return the percentile of one latency over all offered requests, in seconds, as reports show it; of itl over all
     gaps of all requests. Infinite and nan as in `Slo.value`."""
+    return percentiles(observations, metric, (share,))[0]
+
+
+def percentiles(observations: Iterable[Observation], metric: Metric, shares: Sequence[float]) -> tuple[float, ...]:
+    """Return several percentiles as `percentile` does."""
     values: list[float] = []
     for one in observations:
         if metric == "itl" and one.outcome == "completed":
             values += one.gaps
         elif (value := one.figure(metric)) is not None:
             values.append(value)
-    if not values:
+    values.sort()
+    return tuple(_quantile(values, share) for share in shares)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    if not ordered:
         return math.nan
-    ordered = sorted(values)
     # Between a number and infinity there is nothing to interpolate.
     return math.inf if ordered[math.ceil(share * (len(ordered) - 1))] == math.inf else quantile(ordered, share)
 

@@ -165,9 +165,15 @@ def summarize(observations: Sequence[Observation], window: Window | None = None)
         itl=percentiles(gap for one in done for gap in one.gaps),
         e2e=percentiles(e2es),
         delay=percentiles(value for one in offered if (value := one.delay) is not None),
-        ttft_trend=trend(_responses(done), window.start, window.end),
+        ttft_trend=ttft_trend(done, window),
         jct=percentiles(completion_times(observations, window.holds)),
     )
+
+
+def ttft_trend(observations: Iterable[Observation], window: Window) -> Trend | None:
+    """Return the trend of the time to the first token in a window; None where there are too few requests."""
+    done = (one for one in observations if one.outcome == "completed" and window.holds(one.intended))
+    return trend(_responses(done), window.start, window.end)
 
 
 def whole(observations: Iterable[Observation]) -> Window:

@@ -27,10 +27,8 @@ from inflight.planning.sizing import (
     ROUGH,
     ROUGHLY,
     Candidate,
-    Progress,
     TrialRunner,
     candidate_for,
-    quiet,
     whole_engines,
 )
 from inflight.planning.steady import mixed_step
@@ -106,18 +104,17 @@ def layout_needs(
     link: Link | None,
     disagg_modes: Sequence[DisaggMode] = (AFTER,),
     tiers: Sequence[Tiers] = (),
-    progress: Progress = quiet,
 ) -> list[LayoutNeed]:
     """Find each layout's rate on the machine of `best`; with tiers, of the better layout without pools. link: between
     engines; None: not known, and pools are not tried."""
-    found = [layout_need(runner, one, progress) for one in colocated(runner, best)]
+    found = [layout_need(runner, one) for one in colocated(runner, best)]
     if tiers:
         usual = max(found, key=lambda one: one.rate)
         guess = usual.rate or usual.layout.guess
-        found += [layout_need(runner, replace(usual.layout, tiers=one, guess=guess), progress) for one in tiers]
+        found += [layout_need(runner, replace(usual.layout, tiers=one, guess=guess)) for one in tiers]
     if link is not None:
         for mode in disagg_modes:
-            found.append(best_need(runner, disaggregated(runner, best, link, mode), progress))
+            found.append(best_need(runner, disaggregated(runner, best, link, mode)))
     return found
 
 
@@ -170,21 +167,18 @@ def pool_rates(machine: Machine, traffic: Traffic, prefill: EngineConfig, decode
     return 1 / seconds, decode.max_num_seqs / (traffic.output_mean * step)
 
 
-def best_need(runner: TrialRunner, layouts: Sequence[Layout], progress: Progress) -> LayoutNeed:
+def best_need(runner: TrialRunner, layouts: Sequence[Layout]) -> LayoutNeed:
     """Return the layout with the highest rate. The search of one ends when it misses the SLOs where another met
     them."""
     found: list[LayoutNeed] = []
     for layout in layouts:
         worth = max((one.rate for one in found), default=0.0)
-        found.append(layout_need(runner, layout, progress, worth=worth))
+        found.append(layout_need(runner, layout, worth=worth))
     return max(found, key=lambda need: need.rate)
 
 
-def layout_need(
-    runner: TrialRunner, layout: Layout, progress: Progress, *, worth: float = 0.0, ceiling: float = math.inf
-) -> LayoutNeed:
+def layout_need(runner: TrialRunner, layout: Layout, *, worth: float = 0.0, ceiling: float = math.inf) -> LayoutNeed:
     """Find a layout's rate. worth: a rate below which it is of no interest. ceiling: of the search."""
-    progress(f"Layout: {layout.name}{layout.split and ', '}{layout.split}")
     candidate = replace(layout.candidate, guess=layout.guess)
     topology = Topology(layout.engines, pools=layout.pools, tiers=layout.tiers)
 

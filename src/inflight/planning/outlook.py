@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from inflight.config.speculation import DraftSource
-from inflight.core.strategies.registry import STRATEGIES
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import TOGETHER
 from inflight.planning.proposal import step_limit
@@ -17,7 +16,6 @@ from inflight.planning.sizing import (
     ROUGH,
     ROUGHLY,
     Candidate,
-    Progress,
     TrialRunner,
     candidate_for,
     measure,
@@ -25,12 +23,12 @@ from inflight.planning.sizing import (
 )
 from inflight.simulate.drafting import SimulatedDrafts
 
-CHANGES: tuple[tuple[str, Callable[[Demand], Demand]], ...] = (
-    ("20 % more requests", lambda one: replace(one, rate=one.rate * 1.2)),
-    ("answers half as long again", lambda one: replace(one, stretch=one.stretch * 1.5)),
-    ("prompts half as long again", lambda one: replace(one, prompt_stretch=one.prompt_stretch * 1.5)),
-    ("arrivals clumped twice as much (CV doubled)", lambda one: one.burstier(4.0)),
-)
+CHANGES: Mapping[str, Callable[[Demand], Demand]] = {
+    "20 % more requests": lambda one: replace(one, rate=one.rate * 1.2),
+    "answers half as long again": lambda one: replace(one, stretch=one.stretch * 1.5),
+    "prompts half as long again": lambda one: replace(one, prompt_stretch=one.prompt_stretch * 1.5),
+    "arrivals clumped twice as much (CV doubled)": lambda one: one.burstier(4.0),
+}
 ROUTERS = ("round-robin", ROUTER, "prefix-aware")
 MIN_SHARED = 0.01  # of the prompts' tokens that earlier ones had: below, neither routers nor tiers are compared
 SUFFIX, MODEL = DraftSource("suffix"), DraftSource("draft", "MODEL")
@@ -49,19 +47,15 @@ class Change:
     beyond: int = 0
 
 
-def find_changes(runner: TrialRunner, best: Candidate, replicas: int, progress: Progress) -> list[Change]:
-    found = []
-    for name, change in CHANGES:
-        progress(f"What if: {name}")
-        changed = change(runner.question.demand)
-        trial = runner.run(best, changed.rate / replicas, seed=2, demand=changed)
-        if trial.met:
-            found.append(Change(name, trial, replicas))
-        elif changed.rate > runner.question.demand.rate:  # alike, only more
-            found.append(Change(name, trial, _more_than(replicas, changed.rate / best.rate)))
-        else:
-            found.append(_search(runner, best, changed, replicas, Change(name, trial, None)))
-    return found
+def find_change(runner: TrialRunner, best: Candidate, replicas: int, name: str) -> Change:
+    """Find what one of CHANGES would take."""
+    changed = CHANGES[name](runner.question.demand)
+    trial = runner.run(best, changed.rate / replicas, seed=2, demand=changed)
+    if trial.met:
+        return Change(name, trial, replicas)
+    if changed.rate > runner.question.demand.rate:  # alike, only more
+        return Change(name, trial, _more_than(replicas, changed.rate / best.rate))
+    return _search(runner, best, changed, replicas, Change(name, trial, None))
 
 
 def _more_than(replicas: int, wanted: float) -> int:
@@ -90,30 +84,25 @@ class StrategyNeed:
     reason: str = ""
 
 
-def compare_strategies(runner: TrialRunner, best: Candidate, progress: Progress) -> list[StrategyNeed]:
-    """Find the need of each strategy on the chosen machine."""
-    found = []
-    for name in STRATEGIES:
-        if name == best.config.strategy:
-            found.append(StrategyNeed(name, best))
-            continue
-        if name == "adaptive" and step_limit(runner.question.slos) is None:
-            found.append(StrategyNeed(name, None, "it needs an SLO on ITL"))
-            continue
-        if name == "slack":
-            found.append(StrategyNeed(name, None, "it needs targets of the requests' own, and without is as chunked"))
-            continue
-        progress(f"Strategy {name}")
-        given = runner.question.overrides
-        budget = None if name in TOGETHER else given.max_num_batched_tokens
-        overrides = replace(given, strategy=name, max_num_batched_tokens=budget)
-        candidate = candidate_for(runner.question, runner.traffic, best.machine, overrides)
-        slowest = runner.run(candidate, TRICKLE * candidate.guess) if name in TOGETHER else None
-        if slowest is not None and not slowest.met:  # no rate meets SLOs that are missed when requests hardly meet
-            found.append(StrategyNeed(name, replace(candidate, capacity=Capacity(None, slowest, 1))))
-        else:
-            found.append(StrategyNeed(name, measure(runner, candidate, is_rough=True)))
-    return found
+def untried(runner: TrialRunner, strategy: str) -> str:
+    """Return why a strategy is not tried; empty where it is."""
+    if strategy == "adaptive" and step_limit(runner.question.slos) is None:
+        return "it needs an SLO on ITL"
+    if strategy == "slack":
+        return "it needs targets of the requests' own, and without is as chunked"
+    return ""
+
+
+def strategy_need(runner: TrialRunner, best: Candidate, name: str) -> StrategyNeed:
+    """Find the need of a strategy on the chosen machine."""
+    given = runner.question.overrides
+    budget = None if name in TOGETHER else given.max_num_batched_tokens
+    overrides = replace(given, strategy=name, max_num_batched_tokens=budget)
+    candidate = candidate_for(runner.question, runner.traffic, best.machine, overrides)
+    slowest = runner.run(candidate, TRICKLE * candidate.guess) if name in TOGETHER else None
+    if slowest is not None and not slowest.met:  # no rate meets SLOs that are missed when requests hardly meet
+        return StrategyNeed(name, replace(candidate, capacity=Capacity(None, slowest, 1)))
+    return StrategyNeed(name, measure(runner, candidate, is_rough=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,25 +121,21 @@ class RouterNeed:
         return 0.0 if self.trial is None else self.trial.cached
 
 
-def compare_routers(runner: TrialRunner, best: Candidate, progress: Progress) -> list[RouterNeed]:
-    """Find the need behind each router; none where there is one replica, or prompts share no beginnings.
+def compares_routers(runner: TrialRunner, best: Candidate) -> bool:
+    """Whether routers are compared: not where there is one replica, or prompts share no beginnings."""
+    return best.pooled > 1 and runner.traffic.shared >= MIN_SHARED
 
-    Deployments are sized behind a least-loaded router, which every gateway has.
-    """
-    if best.pooled < 2 or runner.traffic.shared < MIN_SHARED:
-        return []
-    found = []
-    for router in ROUTERS:
-        progress(f"Router {router}")
-        topology = Topology(best.pooled, router)
 
-        def trial(rate: float, topology: Topology = topology) -> Trial:
-            return runner.run(best, rate, reads=ROUGHLY, topology=topology)
+def router_need(runner: TrialRunner, best: Candidate, router: str) -> RouterNeed:
+    """Find the need behind a router. Deployments are sized behind a least-loaded one, which every gateway has."""
+    topology = Topology(best.pooled, router)
 
-        met = find_capacity(trial, best.rate, ROUGH, _ROUTER_TRIALS, trickle=False).met
-        replicas = None if met is None else whole_engines(runner.question.demand.rate / met.rate)
-        found.append(RouterNeed(router, met, replicas, best.pooled))
-    return found
+    def trial(rate: float) -> Trial:
+        return runner.run(best, rate, reads=ROUGHLY, topology=topology)
+
+    met = find_capacity(trial, best.rate, ROUGH, _ROUTER_TRIALS, trickle=False).met
+    replicas = None if met is None else whole_engines(runner.question.demand.rate / met.rate)
+    return RouterNeed(router, met, replicas, best.pooled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +163,8 @@ class SpeculationOutlook:
         return self.drafted.steps_share > 0 and with_drafts < WORTH * without
 
 
-def try_speculation(
-    runner: TrialRunner, best: Candidate, replicas: int, drafts: SimulatedDrafts, progress: Progress
-) -> SpeculationOutlook:
+def try_speculation(runner: TrialRunner, best: Candidate, replicas: int, drafts: SimulatedDrafts) -> SpeculationOutlook:
     """Run the planned load twice with the same requests; the engine's own controller decides on drafts."""
-    progress("Speculation at the planned load")
     share = runner.question.demand.rate / replicas
     source = MODEL if drafts.pass_seconds else SUFFIX
     config = replace(best.config, scheduling=best.config.scheduling.drafting_from(source))

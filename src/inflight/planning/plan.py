@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import Struct
@@ -13,19 +13,19 @@ from inflight.planning import outlook, sizing
 from inflight.planning.bottleneck import Bottleneck, bottleneck
 from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.layouts import LayoutOutlook, layout_needs
-from inflight.planning.rendering import render, sentence
+from inflight.planning.layouts import LayoutOutlook
+from inflight.planning.refinement import PlanError, refine
+from inflight.planning.rendering import milliseconds, render, sentence
 from inflight.planning.simulation import Topology, Trial
-from inflight.planning.sizing import Candidate, Progress, Question, TrialRunner, quiet
+from inflight.planning.sizing import Candidate, Question, TrialRunner
+from inflight.planning.stages import Progress, Stages, quiet
 from inflight.planning.traffic import Traffic
 from inflight.planning.warnings import warnings
 
 CLOSE = 1.1  # times as cheap that another machine must be to be preferred to the one that looked best
-HARDER, HARDER_BY = 4, 1.05  # times that replicas are added for a harder seed, and by what factor
-
-
-class PlanError(ValueError):
-    """No machine holds the model and the longest request; the message says what would."""
+HARDER = 4  # times that replicas are added for a harder seed
+SEARCH = 5.0  # usual trials of a search
+PLANNED = "the planned load"
 
 
 class Cost(
@@ -55,7 +55,8 @@ class Plan:
     trials; high None: no number meets the SLOs there. trial: at the planned load. spans: latency → (low, high) for p50,
     p95, p99 in seconds, over seeds and over both ends of what is uncertain. utilisation: planned load over the highest
     one that meets the SLOs. others: machines that were simulated too (rate 0: none meets the SLOs). speculation,
-    layouts: None where not asked for.
+    layouts: None where not asked for. is_first: not refined: only the planned load was simulated, so that the interval,
+    the spans, and what refines are not known.
     """
 
     question: Question
@@ -70,13 +71,14 @@ class Plan:
     utilisation: float
     bottleneck: Bottleneck
     others: Sequence[Candidate]
-    changes: Sequence[outlook.Change]
     warnings: Sequence[str]
-    strategies: Sequence[outlook.StrategyNeed]
     cost: Cost | None
+    changes: Sequence[outlook.Change] = ()
+    strategies: Sequence[outlook.StrategyNeed] = ()
     speculation: outlook.SpeculationOutlook | None = None
     routers: Sequence[outlook.RouterNeed] = ()
     layouts: LayoutOutlook | None = None
+    is_first: bool = False
 
     @property
     def gpus(self) -> int:
@@ -122,141 +124,139 @@ class Infeasible:
         return ",".join(parts)
 
 
-def plan(question: Question, *, strategies: bool = False, progress: Progress = quiet) -> Plan | Infeasible:
-    """Size a deployment. strategies: whether to compare batching strategies, too. progress: called at each stage.
+def plan(
+    question: Question,
+    *,
+    strategies: bool = False,
+    fast: bool = False,
+    workers: int = 1,
+    progress: Progress = quiet,
+    first: Callable[[Plan], None] | None = None,
+) -> Plan | Infeasible:
+    """Size a deployment, and refine the answer.
 
-    Raises PlanError where the model and the longest request fit on none of the machines.
+    Args:
+        question: What is asked.
+        strategies: Whether to compare batching strategies, too.
+        fast: Whether to return the first answer, from shorter trials, without what refines it.
+        workers: Processes that refine at once; the answer does not depend on them.
+        progress: Called at each stage.
+        first: Called with the first answer, before it is refined.
+
+    Raises:
+        PlanError: the model and the longest request fit on none of the machines.
     """
     traffic = traffic_of(question.demand)
     found = sizing.candidates(question, traffic)
     if not found:
         raise PlanError(sentence("does_not_fit", machines=question.machines, longest=traffic.longest))
     runner = TrialRunner(question, traffic)
-    measured = _measure(runner, found, progress)
+    stages = Stages({**{_search_of(one): SEARCH for one in found[: sizing.SIMULATED]}, PLANNED: 2.0}, progress)
+    measured = _measure(runner, found, stages, fast)
     usable = [one for one in measured if one.rate]
     if not usable:
         return Infeasible(question, traffic, measured)
     best = min(usable, key=lambda one: (one.gpus(question.demand), one.machine.gpus))
     others = [one for one in measured if one.machine is not best.machine]
-    return _answer(runner, best, others, strategies, progress)
+    stages.begin(PLANNED)
+    answer = replace(_first(runner, best, others, reads=1.0 if fast else sizing.THOROUGHLY), is_first=fast)
+    stages.end(PLANNED)
+    if fast:
+        return answer
+    if first is not None:
+        first(answer)
+    refined = refine(
+        runner, answer.chosen, answer.replicas, answer.trial, strategies, workers, progress, stages.seconds_per_trial
+    )
+    return replace(
+        answer,
+        replicas_low=refined.replicas_low,
+        replicas_high=refined.replicas_high,
+        spans=_spans([answer.trial, *refined.trials]),
+        changes=refined.changes,
+        strategies=refined.strategies,
+        routers=refined.routers,
+        speculation=refined.speculation,
+        layouts=refined.layouts,
+    )
 
 
-def _measure(runner: TrialRunner, found: Sequence[Candidate], progress: Progress) -> list[Candidate]:
+def _search_of(candidate: Candidate) -> str:
+    return f"{candidate.machine.name}: the highest rate that meets the SLOs"
+
+
+def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fast: bool) -> list[Candidate]:
     """Measure the cheapest by the closed form; more of them only while none meets the SLOs."""
     demand = runner.question.demand
     measured: list[Candidate] = []
     for candidate in found:
         gpus = min((one.gpus(demand) for one in measured if one.rate), default=math.inf)
         if gpus < math.inf and (len(measured) >= sizing.SIMULATED or candidate.machine.gpus * CLOSE > gpus):
-            continue  # enough were measured, or not even one of these replicas is cheaper
-        progress(f"{candidate.machine.name}: the highest rate that meets the SLOs")
-        one = sizing.measure(runner, candidate, worth=CLOSE * candidate.machine.gpus * demand.rate / gpus)
-        measured.append(sizing.widen(runner, one) if one.rate else one)
+            stages.skip(_search_of(candidate))  # enough were measured, or not even one of these replicas is cheaper
+            continue
+        stages.begin(_search_of(candidate), SEARCH)
+        worth = CLOSE * candidate.machine.gpus * demand.rate / gpus
+        one = sizing.measure(runner, candidate, worth=worth, is_rough=fast)
+        measured.append(sizing.widen(runner, one) if one.rate and not fast else one)
+        stages.end(_search_of(candidate))
     return measured
 
 
-def _answer(
-    runner: TrialRunner, best: Candidate, others: Sequence[Candidate], strategies: bool, progress: Progress
-) -> Plan:
+def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], reads: float) -> Plan:
+    """Return the first answer: the planned load was simulated, and nothing beside it. reads: times the usual requests
+    of that."""
     question, traffic = runner.question, runner.traffic
-    progress("The planned load, with other seeds and at both ends of what is uncertain")
-    best, replicas, trial = _plan_replicas(runner, best)
-    share = question.demand.rate / replicas
-    fewer = replace(best, config=sizing.with_fewer_rows(best, traffic, trial, question.overrides))
-    another = runner.run(fewer, share, seed=3)
-    if another.met or not trial.met:
-        best = fewer
-    else:  # fewer request slots are too few for this traffic's bursts
-        another = runner.run(best, share, seed=3)
-    at_ends = [runner.run(best, share, seed=2, model=model) for model in best.machine.cases]
-    low, high = _ends(runner, best, replicas, at_ends)
-    trials = [trial, another, *at_ends]
+    best, replicas, trial = _plan_replicas(runner, best, reads)
     return Plan(
         question=question,
         traffic=traffic,
         chosen=best,
         config=best.config,
         replicas=replicas,
-        replicas_low=low,
-        replicas_high=high,
+        replicas_low=replicas,
+        replicas_high=replicas,
         trial=trial,
-        spans={name: _span([one.percentiles[name] for one in trials]) for name in METRICS},
-        utilisation=min(1.0, share / best.rate),
+        spans=_spans([trial]),
+        utilisation=min(1.0, question.demand.rate / replicas / best.rate),
         bottleneck=bottleneck(best, trial, traffic),
         others=others,
-        changes=outlook.find_changes(runner, best, replicas, progress),
         warnings=warnings(question, traffic, best, trial, replicas),
-        strategies=outlook.compare_strategies(runner, best, progress) if strategies else (),
         cost=_cost(best, replicas, question, traffic),
-        speculation=_speculation(runner, best, replicas, progress),
-        routers=outlook.compare_routers(runner, best, progress),
-        layouts=_layouts(runner, best, progress),
     )
 
 
-def _plan_replicas(runner: TrialRunner, best: Candidate) -> tuple[Candidate, int, Trial]:
-    """Return the replicas that meet the SLOs with another seed than that of the search, which may be harder."""
-    demand = runner.question.demand
-    replicas = best.replicas(demand)
-    for again in range(HARDER + 1):
-        pooled = Topology(min(best.pooled, replicas))
-        trial = runner.run(best, demand.rate / replicas, seed=2, reads=sizing.THOROUGHLY, topology=pooled)
-        if trial.met and again:
-            best = replace(best, rate=trial.rate)
-        if trial.met or not runner.question.slos or again == HARDER:
+def _plan_replicas(runner: TrialRunner, best: Candidate, reads: float) -> tuple[Candidate, int, Trial]:
+    """Return the replicas that meet the SLOs with another seed than that of the search, which may be harder; with as
+    many request slots as the search needed, if those are enough for the bursts."""
+    demand, overrides = runner.question.demand, runner.question.overrides
+    replicas, met = best.replicas(demand), best.capacity.met
+    one = best if met is None else replace(best, config=sizing.with_fewer_rows(best, runner.traffic, met, overrides))
+
+    def run() -> Trial:
+        pooled = Topology(min(one.pooled, replicas))
+        return runner.run(one, demand.rate / replicas, seed=2, reads=reads, topology=pooled)
+
+    trial = run()
+    if not trial.met and one.config != best.config:
+        one = best
+        trial = run()
+    for _ in range(HARDER if runner.question.slos else 0):
+        if trial.met:
             break
-        replicas = max(replicas + 1, round(HARDER_BY * replicas))
-    return replace(best, pooled=min(best.pooled, replicas)), replicas, trial
+        replicas = max(replicas + 1, round(sizing.HARDER_BY * replicas))
+        trial = run()
+        one = replace(one, rate=trial.rate) if trial.met else one
+    return replace(one, pooled=min(one.pooled, replicas)), replicas, trial
 
 
-def _span(found: Sequence[tuple[float, ...]]) -> tuple[tuple[float, float], ...]:
-    return tuple((min(values), max(values)) for values in zip(*found, strict=True))
-
-
-def _layouts(runner: TrialRunner, best: Candidate, progress: Progress) -> LayoutOutlook | None:
-    question, machine = runner.question.layouts, best.machine
-    if question is None:
-        return None
-    link, tiers, no_tiers = question.link(machine), question.tiers(machine), ""
-    moves = not machine.state_snapshots or machine.state_blocks > 0
-    if not moves:
-        link, tiers = None, ()
-    elif tiers and runner.traffic.shared < outlook.MIN_SHARED:
-        tiers, no_tiers = (), sentence("no_shared_prefixes")
-    needs = layout_needs(runner, best, link, question.disagg_modes, tiers, progress)
-    return LayoutOutlook(needs, runner.question.demand, runner.traffic, link, no_tiers, moves)
-
-
-def _speculation(
-    runner: TrialRunner, best: Candidate, replicas: int, progress: Progress
-) -> outlook.SpeculationOutlook | None:
-    """Try speculation where asked for; raise PlanError where the model cannot take drafts back."""
-    drafts = runner.question.drafts
-    if drafts is None:
-        return None
-    if best.machine.state_snapshots:
-        raise PlanError(
-            "--speculation-acceptance tries drafts, but this model's layers keep a recurrent state, which cannot be "
-            "taken back behind rejected drafts; leave it out."
+def _spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]]:
+    """Return the least and the greatest of each percentile of each latency."""
+    return {
+        name: tuple(
+            (min(values), max(values)) for values in zip(*(one.percentiles[name] for one in trials), strict=True)
         )
-    return outlook.try_speculation(runner, best, replicas, drafts, progress)
-
-
-def _ends(runner: TrialRunner, best: Candidate, replicas: int, planned: Sequence[Trial]) -> tuple[int, int | None]:
-    """Return the replicas with everything uncertain at its fast end, and at its slow end.
-
-    planned: at the planned load, slow and fast. SLOs that the slow end missed there take more replicas, even if a
-    shorter trial with another seed meets them.
-    """
-    if not best.machine.cases:
-        return replicas, replicas
-    slow, fast = (sizing.rate_under(runner, best, model) for model in best.machine.cases)
-    demand = runner.question.demand.rate
-    low = min(replicas, math.ceil(demand / max(fast, best.rate)))
-    if not slow:
-        return low, None
-    high = replicas if planned[0].met else max(replicas + 1, round(HARDER_BY * replicas))
-    return low, max(high, math.ceil(demand / slow))
+        for name in METRICS
+    }
 
 
 def _cost(best: Candidate, replicas: int, question: Question, traffic: Traffic) -> Cost | None:
@@ -274,3 +274,9 @@ def as_text(answer: Plan | Infeasible) -> str:
     if isinstance(answer, Infeasible):
         return render("infeasible", answer=answer)
     return render("plan", plan=answer, metrics=METRICS)
+
+
+def first_sentence(answer: Plan) -> str:
+    """Return the first answer in a sentence."""
+    reached = [f"{slo.name} {milliseconds(value)}" for slo, value in answer.trial.values.items() if value < math.inf]
+    return sentence("first_answer", plan=answer, reached=reached)

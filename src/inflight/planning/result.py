@@ -61,13 +61,16 @@ class SpeculationResult(Struct):
 
 
 class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings": "mistakes"}):
+    """refined: whether more than the planned load was simulated; else there is no interval, and nothing to compare."""
+
     possible: bool = True
+    refined: bool = True
     calibrated: bool
     machine: str
     device: str
     steps_in_flight: int
     replicas: int
-    replicas_interval: tuple[int, int | None]
+    replicas_interval: tuple[int, int | None] | None
     gpus: int
     nodes: int | None
     tensor_parallel: int
@@ -118,7 +121,8 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
         device=machine.device,
         steps_in_flight=machine.depth,
         replicas=answer.replicas,
-        replicas_interval=(answer.replicas_low, answer.replicas_high),
+        refined=not answer.is_first,
+        replicas_interval=None if answer.is_first else (answer.replicas_low, answer.replicas_high),
         gpus=answer.gpus,
         nodes=answer.nodes,
         tensor_parallel=machine.gpus,
@@ -158,6 +162,8 @@ def _speculation(outlook: SpeculationOutlook) -> SpeculationResult:
 
 def _latency(plan: Plan, name: str) -> dict[str, Interval]:
     found = zip(("p50", "p95", "p99"), plan.trial.percentiles[name], plan.spans[name], strict=True)
+    if plan.is_first:
+        return {label: Interval(_finite(value), None, None) for label, value, _ in found}
     return {label: Interval(*map(_finite, (value, *span))) for label, value, span in found}
 
 

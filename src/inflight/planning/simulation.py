@@ -16,8 +16,8 @@ from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation, Targets
-from inflight.metrics.slo import METRICS, Slo, percentile
-from inflight.metrics.summary import Summary, Window, summarize
+from inflight.metrics.slo import METRICS, Slo, percentiles
+from inflight.metrics.summary import Summary, Window, summarize, ttft_trend
 from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
@@ -255,7 +255,7 @@ def try_out(
         replicas=topology.engines,
         summary=summary,
         values={slo: slo.value(read) for slo in slos},
-        percentiles={name: tuple(percentile(read, name, share) for share in SHARES) for name in METRICS},
+        percentiles={name: percentiles(read, name, SHARES) for name in METRICS},
         spent=meter.spent(*measured),
         preemptions=run.preemptions,
         outside={sentence: steps / max(1, run.steps) for sentence, steps in run.extrapolated.items()},
@@ -281,7 +281,7 @@ def read_off(observations: Sequence[Observation], measured: tuple[float, float])
     times = [one.intended for one in observations]
     first, span = min(times), max(times) - min(times)
     window = Window(first + measured[0] * span, first + measured[1] * span)
-    trend = summarize(observations, Window(first, first + span)).ttft_trend
+    trend = ttft_trend(observations, Window(first, first + span))
     summary = replace(summarize(observations, window), ttft_trend=trend)
     return summary, [one for one in observations if window.holds(one.intended)]
 

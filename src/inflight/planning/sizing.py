@@ -43,8 +43,8 @@ MAX_DECODE_STEPS = 40_000  # of a trial whose steps are computed one by one: abo
 MIN_READ = 30  # requests of such a trial, however long their answers are
 SPARE_REQUESTS = 1.1  # times the requests that are needed, since chance decides which are in the measured part
 MIN_EXPECTED = 0.05  # of what the closed form serves: a long prompt alone takes all of an SLO on TTFT, or nearly
+HARDER_BY = 1.05  # times the replicas, where a trial misses the SLOs with the planned ones
 HEADROOM = 0.85  # of saturation, where there is no SLO
-Progress = Callable[[str], None]
 
 
 class Requests(NamedTuple):
@@ -185,10 +185,6 @@ class TrialRunner:
 def max_ttft(slos: Sequence[Slo]) -> float:
     """Return the seconds that a first token may take by the SLOs; 0 without one on TTFT."""
     return max((slo.limit for slo in slos if slo.metric == "ttft"), default=0.0)
-
-
-def quiet(_: str) -> None:
-    """Discard a progress message."""
 
 
 def candidates(question: Question, traffic: Traffic) -> list[Candidate]:

@@ -25,7 +25,8 @@ from inflight.planning.proposal import MAX_ROWS, Overrides, early_end, propose, 
 from inflight.planning.rendering import milliseconds
 from inflight.planning.search import badness
 from inflight.planning.simulation import Trial, try_out
-from inflight.planning.sizing import Progress, check_steps, quiet, requests_for
+from inflight.planning.sizing import check_steps, requests_for
+from inflight.planning.stages import Progress, quiet
 from inflight.planning.steady import length, rows_at
 from inflight.planning.traffic import Traffic
 

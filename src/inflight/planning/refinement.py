@@ -1,0 +1,179 @@
+"""Refine a first answer: other seeds, both ends of what is uncertain, other traffic, and what else is compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from inflight.core.strategies.registry import STRATEGIES
+from inflight.planning import outlook, sizing
+from inflight.planning.layouts import LayoutOutlook, layout_needs
+from inflight.planning.outlook import CHANGES, ROUTERS
+from inflight.planning.parallel import run_all
+from inflight.planning.rendering import sentence
+from inflight.planning.simulation import Trial
+from inflight.planning.sizing import Candidate, TrialRunner
+from inflight.planning.stages import Progress, Stages
+
+ENDS = ("slow", "fast")  # as `Machine.cases`
+# Usual trials of a job.
+SEED, END, LOAD, CHANGE, STRATEGY, ROUTER, LAYOUTS, DRAFTS = 1.0, 2.5, 1.0, 2.0, 4.0, 3.0, 12.0, 2.0
+
+
+class PlanError(ValueError):
+    """No answer is possible; the message says what would make it so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refined:
+    """Refinements of an answer, as in `plan.Plan`. trials: of the planned load, with another seed and at both ends."""
+
+    replicas_low: int
+    replicas_high: int | None
+    trials: Sequence[Trial]
+    changes: Sequence[outlook.Change]
+    strategies: Sequence[outlook.StrategyNeed]
+    routers: Sequence[outlook.RouterNeed]
+    speculation: outlook.SpeculationOutlook | None
+    layouts: LayoutOutlook | None
+
+
+class _Jobs:
+    """Jobs by name, with their work in usual trials."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Callable[[], Any]] = {}
+        self.work: dict[str, float] = {}
+
+    def add(self, name: str, work: float, job: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        self.jobs[name], self.work[name] = partial(job, *arguments, **options), work
+
+
+def refine(
+    runner: TrialRunner,
+    best: Candidate,
+    replicas: int,
+    planned: Trial,
+    strategies: bool,
+    workers: int,
+    progress: Progress,
+    seconds_per_trial: float | None,
+) -> Refined:
+    """Compute what refines an answer, several jobs at a time.
+
+    Args:
+        runner: Runs trials.
+        best: The chosen machine with its settings.
+        replicas: That are planned.
+        planned: The trial of the planned load.
+        strategies: Whether strategies are compared.
+        workers: Processes at once; the result does not depend on them.
+        progress: Called when a job ends.
+        seconds_per_trial: Of a usual trial so far; None: not known.
+
+    Raises:
+        PlanError: speculation is asked for, and the model cannot take drafts back.
+    """
+    made = _jobs(runner, best, replicas, strategies)
+    stages = Stages(made.work, progress, at_once=workers, seconds_per_trial=seconds_per_trial)
+    longest_first = sorted(made.jobs, key=lambda name: -made.work[name])
+    found = run_all({name: made.jobs[name] for name in longest_first}, workers, partial(stages.end, reports=True))
+    at_ends = [found[_at_end(end)] for end in ENDS if _at_end(end) in found]
+    slow, fast = (found.get(_rate_at(end), best.rate) for end in ENDS)
+    low, high = _interval(runner, best, replicas, at_ends, slow, fast)
+    return Refined(
+        low,
+        high,
+        (found[_OTHER_SEED], *at_ends),
+        [found[_change(name)] for name in CHANGES],
+        [_strategy(runner, best, name, found) for name in STRATEGIES] if strategies else (),
+        [found[_router(name)] for name in ROUTERS if _router(name) in found],
+        found.get(_SPECULATION),
+        found.get(_LAYOUTS),
+    )
+
+
+_OTHER_SEED, _SPECULATION, _LAYOUTS = "another seed", "speculation at the planned load", "layouts"
+
+
+def _at_end(end: str) -> str:
+    return f"the planned load at the {end} end of what is uncertain"
+
+
+def _rate_at(end: str) -> str:
+    return f"the highest rate at the {end} end"
+
+
+def _change(name: str) -> str:
+    return f"what if: {name}"
+
+
+def _router(name: str) -> str:
+    return f"router {name}"
+
+
+def _jobs(runner: TrialRunner, best: Candidate, replicas: int, strategies: bool) -> _Jobs:
+    question, jobs = runner.question, _Jobs()
+    share = question.demand.rate / replicas
+    jobs.add(_OTHER_SEED, SEED, runner.run, best, share, seed=3)
+    for end, model in zip(ENDS, best.machine.cases, strict=False):
+        jobs.add(_at_end(end), LOAD, runner.run, best, share, seed=2, model=model)
+        jobs.add(_rate_at(end), END, sizing.rate_under, runner, best, model)
+    for name in CHANGES:
+        jobs.add(_change(name), CHANGE, outlook.find_change, runner, best, replicas, name)
+    for name in STRATEGIES if strategies else ():
+        if name != best.config.strategy and not outlook.untried(runner, name):
+            jobs.add(f"strategy {name}", STRATEGY, outlook.strategy_need, runner, best, name)
+    for name in ROUTERS if outlook.compares_routers(runner, best) else ():
+        jobs.add(_router(name), ROUTER, outlook.router_need, runner, best, name)
+    if question.drafts is not None:
+        if best.machine.state_snapshots:
+            raise PlanError(
+                "--speculation-acceptance tries drafts, but this model's layers keep a recurrent state, which cannot "
+                "be taken back behind rejected drafts; leave it out."
+            )
+        jobs.add(_SPECULATION, DRAFTS, outlook.try_speculation, runner, best, replicas, question.drafts)
+    if question.layouts is not None:
+        jobs.add(_LAYOUTS, LAYOUTS, _layouts, runner, best)
+    return jobs
+
+
+def _interval(
+    runner: TrialRunner, best: Candidate, replicas: int, planned: Sequence[Trial], slow: float, fast: float
+) -> tuple[int, int | None]:
+    """Return the replicas with everything uncertain at its fast end, and at its slow end.
+
+    planned: at the planned load, slow and fast. SLOs that the slow end missed there take more replicas, even if a
+    shorter trial with another seed meets them. slow, fast: the highest rates.
+    """
+    if not planned:
+        return replicas, replicas
+    demand = runner.question.demand.rate
+    low = min(replicas, math.ceil(demand / max(fast, best.rate)))
+    if not slow:
+        return low, None
+    high = replicas if planned[0].met else max(replicas + 1, round(sizing.HARDER_BY * replicas))
+    return low, max(high, math.ceil(demand / slow))
+
+
+def _strategy(runner: TrialRunner, best: Candidate, name: str, found: dict[str, Any]) -> outlook.StrategyNeed:
+    if name == best.config.strategy:
+        return outlook.StrategyNeed(name, best)
+    need: outlook.StrategyNeed | None = found.get(f"strategy {name}")
+    return need or outlook.StrategyNeed(name, None, outlook.untried(runner, name))
+
+
+def _layouts(runner: TrialRunner, best: Candidate) -> LayoutOutlook:
+    question, machine = runner.question.layouts, best.machine
+    assert question is not None, "the job is made where layouts are compared"
+    link, tiers, no_tiers = question.link(machine), question.tiers(machine), ""
+    moves = not machine.state_snapshots or machine.state_blocks > 0
+    if not moves:
+        link, tiers = None, ()
+    elif tiers and runner.traffic.shared < outlook.MIN_SHARED:
+        tiers, no_tiers = (), sentence("no_shared_prefixes")
+    needs = layout_needs(runner, best, link, question.disagg_modes, tiers)
+    return LayoutOutlook(needs, runner.question.demand, runner.traffic, link, no_tiers, moves)

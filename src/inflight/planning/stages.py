@@ -1,0 +1,67 @@
+"""Stages of a plan: what is computed, how many of how many, and about how much time is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+Progress = Callable[[str], None]
+
+
+def quiet(_: str) -> None:
+    """Discard a progress message."""
+
+
+class Stages:
+    """Stages whose work is known in usual trials, one after another or several at a time."""
+
+    def __init__(
+        self,
+        work: Mapping[str, float],
+        progress: Progress,
+        *,
+        at_once: int = 1,
+        seconds_per_trial: float | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        """Begin.
+
+        Args:
+            work: Stage → its work, in usual trials.
+            progress: Called with sentences.
+            at_once: Stages that are computed at the same time.
+            seconds_per_trial: As known beforehand; None: not known before the first stage ends.
+            now: The clock.
+        """
+        self._left, self._progress = dict(work), progress
+        self._number, self._done, self._at_once = len(work), 0.0, at_once
+        self._known, self._now, self._first = seconds_per_trial, now, now()
+
+    @property
+    def seconds_per_trial(self) -> float | None:
+        """Return the seconds of a usual trial so far; None where no stage has ended."""
+        return (self._now() - self._first) * self._at_once / self._done if self._done else self._known
+
+    def begin(self, name: str, work: float = 1.0) -> None:
+        """Report that a stage begins. work: of one that was not known."""
+        if name not in self._left:
+            self._left[name] = work
+            self._number += 1
+        self._report(name, self._number - len(self._left) + 1)
+
+    def skip(self, name: str) -> None:
+        """Leave a stage out, if it was to come."""
+        if self._left.pop(name, None) is not None:
+            self._number -= 1
+
+    def end(self, name: str, *, reports: bool = False) -> None:
+        """Note that a stage ended. reports: whether to say so, where stages do not begin one by one."""
+        self._done += self._left.pop(name)
+        if reports:
+            self._report(name, self._number - len(self._left))
+
+    def _report(self, name: str, number: int) -> None:
+        each = self.seconds_per_trial
+        left = None if each is None else sum(self._left.values()) * each / self._at_once
+        about = f"; about {left:,.0f} s left" if left is not None and left >= 1 else ""
+        self._progress(f"{number} of {self._number}: {name}{about}")

@@ -1,0 +1,57 @@
+"""Stages of a plan: how many of how many, and the time that is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from inflight.planning.parallel import run_all
+from inflight.planning.stages import Stages
+
+
+def test_the_time_left_follows_from_the_work_that_is_done() -> None:
+    now, said = 0.0, list[str]()
+    stages = Stages({"a": 4.0, "b": 2.0, "c": 6.0}, said.append, now=lambda: now)
+    stages.begin("a")
+    now = 8.0
+    stages.end("a")
+    stages.begin("b")
+    assert said == ["1 of 3: a", "2 of 3: b; about 16 s left"]
+    assert stages.seconds_per_trial == 2.0
+
+
+def test_what_is_skipped_does_not_count_and_what_comes_besides_does() -> None:
+    said: list[str] = []
+    stages = Stages({"a": 1.0, "b": 1.0}, said.append, now=lambda: 0.0)
+    stages.begin("a")
+    stages.end("a")
+    stages.skip("b")
+    stages.skip("another")
+    stages.begin("c", 1.0)
+    assert said == ["1 of 2: a", "2 of 2: c"]
+
+
+def test_stages_at_once_share_the_time() -> None:
+    now, said = 0.0, list[str]()
+    stages = Stages(dict.fromkeys("abcde", 1.0), said.append, at_once=2, seconds_per_trial=3.0, now=lambda: now)
+    now = 2.0
+    stages.end("a", reports=True)
+    stages.end("b", reports=True)
+    assert said == ["1 of 5: a; about 8 s left", "2 of 5: b; about 3 s left"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_jobs_have_their_results_by_name_in_their_order(workers: int) -> None:
+    ended: list[str] = []
+    jobs = {name: (lambda name=name: name.upper()) for name in "abc"}
+    found = run_all(jobs, workers, ended.append)
+    assert list(found.items()) == [("a", "A"), ("b", "B"), ("c", "C")]
+    assert sorted(ended) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_of_a_job_is_raised(workers: int) -> None:
+    def fails() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        run_all({"a": fails, "b": lambda: 1}, workers, lambda name: None)
