@@ -25,7 +25,7 @@ from inflight.core.types.events import Event, FinishedEvent, PooledEvent, Prompt
 from inflight.core.types.plan import BatchPlan, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import VirtualClock
-from inflight.engine.loop import EngineLoop
+from inflight.engine.loop import EngineLoop, _Flight
 from inflight.testing.null import NullExecutor
 
 SETUP = Setup(num_blocks=30, max_rows=4, token_budget=8)
@@ -217,7 +217,7 @@ def broken_off(loop: EngineLoop, where: str, at: int) -> Iterator[None]:
     places: dict[str, tuple[object, str]] = {
         "submit": (executor, "submit"),
         "submitted": (executor, "submit"),
-        "result": (loop, "_result"),
+        "result": (_Flight, "result"),
         "planned": (observers, "planned"),
         "committed": (observers, "step"),
         "plan": (scheduler._running, "drain_freed_rows"),

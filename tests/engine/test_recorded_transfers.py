@@ -9,13 +9,14 @@ from random import Random
 
 import pytest
 from core.builders import request
-from core.harness import Setup
+from core.harness import BATCH, LaneSetup, Setup
 from core.kv.test_host_tier import SCARCE
 from core.kv.test_transfers import drawn
 from msgspec import structs
 
 from inflight.core.types.plan import Transferred, WaitUntil
 from inflight.core.types.request import RequestRefused
+from inflight.engine.loop import EngineLoop
 from inflight.records.schema import Line, RecordError, of_kind
 from inflight.simulate.replay import Outcome, replay
 
@@ -67,6 +68,67 @@ def test_runs_with_transfers_beside_the_steps_replay(tmp_path: Path) -> None:
             between += line.transferred
     for ended in (with_steps, between):
         assert len(ended) > 20 and 5 < sum(one.error is not None for one in ended) < len(ended) / 2
+
+
+class Arrivals:
+    """Requests that come while the engine is unlocked: before and after what it waits for."""
+
+    def __init__(self, loop: EngineLoop, draw: Random, tokens: int):
+        self.left, self._loop, self._draw, self._tokens = 20, loop, draw, tokens
+
+    def add(self) -> None:
+        draw = self._draw
+        self.left -= 1
+        prompt = [draw.randint(0, 1) for _ in range(draw.randint(1, self._tokens))]
+        lane, length = draw.choice(["interactive", "interactive", "batch"]), draw.randint(1, 12)
+        one = request(f"r{self.left}", prompt, output=length, lane=lane, priority=draw.randint(0, 5))
+        with contextlib.suppress(RequestRefused):
+            self._loop.add(structs.replace(one, arrival=self._loop.clock.now()))
+
+    def __enter__(self) -> None:
+        if self.left and self._draw.random() < 0.3:
+            self.add()
+
+    __exit__ = lambda self, *_: self.__enter__()  # noqa: E731
+
+
+def test_requests_that_come_while_a_plan_waits_for_transfers_replay(tmp_path: Path) -> None:
+    """An attempt that yielded no plan may have begun transfers, without the request that came behind it."""
+    num_attempts = 0
+    for seed in (2, 33, 92, 106, 168, 175, 191, *range(200, 230)):
+        draw = Random(seed)
+        setup = replace(
+            SCARCE,
+            transfer_polls=draw.choice([(1, 0, 3), (2, 5), (4,)]),
+            num_blocks=draw.randint(4, 8),
+            depth=draw.randint(1, 2),
+            max_rows=draw.randint(2, 4),
+            lanes=(LaneSetup(policy=draw.choice(["fcfs", "priority", "sjf", "fair", "deadline"])), BATCH),
+            prefix_caching=draw.random() < 0.5,
+            lane_floor=draw.choice([0.0, 0.4]),
+        )
+        recorded = Recorded(setup)
+        arrivals = Arrivals(recorded.loop, draw, min(8, 2 * setup.num_blocks))
+        arrivals.add()
+        while arrivals.left:
+            recorded.loop.advance(arrivals)
+            if arrivals.left and (recorded.loop.idle or draw.random() < 0.1):
+                arrivals.add()
+        recorded.loop.run()
+        records = recorded.records(tmp_path)
+        assert again(records).difference is None, f"seed {seed}: {setup}"
+        num_attempts += sum(len(one.attempted) for one in of_kind(records, "attempts"))
+    assert num_attempts > 50
+
+
+def test_an_attempt_that_yields_a_plan_is_found_out(records: Lines) -> None:
+    line = of_kind(records, "attempts")[0]
+    changed = [one for one in records if one is not line]
+    changed.append(structs.replace(line, before_step=1, before_commit=1))
+    found = again(changed).difference
+    assert found is not None and "is planned, where the record's run found none" in found
+    with pytest.raises(RecordError, match="within step 9, which is not in flight"):
+        again([*records, structs.replace(line, within=9)])
 
 
 @pytest.fixture

@@ -35,11 +35,13 @@ from inflight.core.types.sampling import Grammar
 from inflight.core.types.suspension import Suspender
 from inflight.core.types.timings import Timings
 from inflight.engine.clock import Clock
-from inflight.engine.observers import EngineObserver, EngineObservers
+from inflight.engine.observers import EngineObserver, EngineObservers, Recovery
 from inflight.engine.protocols import GrammarGate, KVTiers
+from inflight.engine.suspended_steps import SuspendedSteps
 
 POLL_SECONDS = 0.01  # for which a round waits for a transfer; a request that comes meanwhile waits as long
 CLOSING_SECONDS = 5.0  # at the end, for blocks that are still to be stored
+INTERRUPTED = "The engine was interrupted while it planned; send the request again."
 
 
 class _Flight(Struct, eq=False):
@@ -48,6 +50,14 @@ class _Flight(Struct, eq=False):
     plan: BatchPlan
     planned: float
     pending: Pending | None = None
+
+    def result(self, step_error: str | None) -> StepResult:
+        """Return the step's result, once. step_error: why it has none."""
+        pending, self.pending = self.pending, None
+        if pending is None:
+            assert step_error is not None, "only an interrupted step has no result to come"
+            return StepResult(self.plan.step, (), 0.0, error=step_error)
+        return pending.result()
 
 
 class _SchedulerCall:
@@ -95,12 +105,7 @@ class EngineLoop:
             suspender: Suspends the executor's steps, at depth 1; None: no step is suspended.
         """
         assert suspender is None or depth == 1, "steps are not planned beside one that may be suspended"
-        self._suspender = suspender
-        self._resumed = 0.0  # when the step in flight began or went on
-        self._passed = 0.0  # seconds of it before that
-        self._until = math.inf  # when the caller has more to do
-        if suspender is not None:
-            suspender.suspend_when(self._is_suspension_due)
+        self._suspended = SuspendedSteps(suspender, scheduler, clock)
         self._kv_tiers = kv_tiers
         self.clock = clock
         self.grammars = grammars
@@ -175,22 +180,13 @@ class EngineLoop:
         now = self.clock.now()
         try:
             if request.grammar is not None:
-                self._check_grammar(request.grammar)
+                _check_grammar(request.grammar, self.grammars)
             with self._scheduler_call:
                 self._scheduler.add(request, now, compiling)
+                self._observers.added(request, now)
         except RequestRefused as refusal:
             self._observers.refused(request, refusal, now)
             raise
-        self._observers.added(request, now)
-
-    def _check_grammar(self, grammar: Grammar) -> None:
-        """Check that the executor can follow a grammar. Raises RequestRefused."""
-        if self.grammars is None:
-            raise RequestRefused(
-                "The request has a grammar, but this executor supports none; leave the grammar out.",
-                field="grammar",
-            )
-        self.grammars.check(grammar)
 
     def abort(self, request_id: str) -> list[Event]:
         """End a request, and return its events; an unknown id has none."""
@@ -222,14 +218,14 @@ class EngineLoop:
         if self._undelivered:
             return self._take_events()
         unlocked = unlocked or nullcontext()
-        self._until = until
+        self._suspended.until = until
         try:
             outcome: WaitUntil | WaitForTransfers | None = None
-            if self._suspender is not None and self._suspender.suspension is not None:
-                self._serve_suspended(self._suspender, unlocked)
+            if self._suspended.rests:
+                self._serve_suspended(unlocked)
             else:
                 outcome = self._fill(unlocked)
-            if self._is_suspended:
+            if self._suspended.rests and len(self._flights) == 1:  # and no interim step is to be committed
                 return []
             if self._flights:
                 self._commit(unlocked)
@@ -290,64 +286,45 @@ class EngineLoop:
             with self._scheduler_call:
                 plan = self._scheduler.plan(now)
                 if not isinstance(plan, BatchPlan):
+                    if not self._scheduler.idle:
+                        self._observers.attempted(now)
                     return plan
                 flight = _Flight(plan, now)
                 self._flights.append(flight)
-            self._observers.planned(plan)
-            self._resumed, self._passed = now, 0.0
+                self._observers.planned(plan)
+            self._suspended.begin(now)
             with unlocked:
                 flight.pending = self._executor.submit(plan)
-            self._note_suspension()
+            self._suspended.submitted()
         return None
 
-    # -- suspended steps ----------------------------------------------------------------------------------------
-
-    def _is_suspension_due(self, seconds: float) -> bool:
-        """Return whether a step is to be suspended so many seconds after it began or went on. Asked between its layers,
-        while other threads may add requests."""
-        return self._scheduler.interim.due or self._resumed + seconds >= self._until
-
-    @property
-    def _is_suspended(self) -> bool:
-        """Whether the step in flight rests, and no interim step is to be committed."""
-        if self._suspender is None or self._suspender.suspension is None:
-            return False
-        return len(self._flights) == 1
-
-    def _note_suspension(self) -> None:
-        """Let the seconds of a step pass that was just suspended."""
-        if self._suspender is not None and (suspension := self._suspender.suspension) is not None:
-            self._passed += suspension.seconds
-            self.clock.passed(suspension.seconds)
-
-    def _serve_suspended(self, suspender: Suspender, unlocked: AbstractContextManager[object]) -> None:
+    def _serve_suspended(self, unlocked: AbstractContextManager[object]) -> None:
         """Compute an interim step, or go on with the suspended one."""
-        now = self.clock.now()
-        suspended = self._flights[0].plan
-        with self._scheduler_call:
-            plan = self._scheduler.plan_interim(suspended, now) if self._scheduler.interim.due else None
-            if plan is not None:
-                flight = _Flight(plan, now)
-                self._flights.append(flight)
-        if plan is not None:
-            self._observers.planned(plan)
-            with unlocked:
-                flight.pending = self._executor.submit(plan)
+        now, suspended, plan = self.clock.now(), self._flights[0].plan, None
+        if self._suspended.has_interim:
+            with self._scheduler_call:
+                plan = self._scheduler.plan_interim(suspended, now)
+                if plan is None:
+                    self._observers.attempted(now, suspended)
+                else:
+                    flight = _Flight(plan, now)
+                    self._flights.append(flight)
+                    self._observers.planned(plan)
+        if plan is None:
+            self._suspended.go_on(now, unlocked)
             return
-        self._resumed = now
         with unlocked:
-            suspender.resume()
-        self._note_suspension()
+            flight.pending = self._executor.submit(plan)
 
     def _commit(self, unlocked: AbstractContextManager[object]) -> None:
         """Commit the oldest step, or the interim step within it."""
         is_interim = self._flights[-1].plan.within is not None
         flight = self._flights[-1 if is_interim else 0]
         with unlocked:
-            result = self._result(flight)
+            result = flight.result(self._step_error)
         if self._scheduler.transfers_out:
             result = structs.replace(result, transferred=self._transferred(0.0))
-        self.clock.passed(result.seconds if is_interim else max(0.0, result.seconds - self._passed))
+        self.clock.passed(result.seconds if is_interim else self._suspended.seconds_left(result.seconds))
         now = self.clock.now()
         with self._scheduler_call:
             events = self._scheduler.commit(flight.plan, result, now)
@@ -381,13 +358,6 @@ class EngineLoop:
             )
         return ended
 
-    def _result(self, flight: _Flight) -> StepResult:
-        pending, flight.pending = flight.pending, None
-        if pending is None:
-            assert self._step_error is not None, "only an interrupted step has no result to come"
-            return StepResult(flight.plan.step, (), 0.0, error=self._step_error)
-        return pending.result()
-
     def _take_events(self) -> list[Event]:
         """Return events that were not returned yet."""
         events, self._undelivered = self._undelivered, []
@@ -399,20 +369,29 @@ class EngineLoop:
         If it is interrupted itself, the next call goes on with it.
         """
         if self._scheduler_call.interrupted:
+            lost = [(flight.plan, flight.planned) for flight in self._flights]
             self._flights.clear()
-            if self._suspender is not None:
-                self._suspender.drop_suspended()
+            self._suspended.drop()
             if self._kv_tiers is not None:
                 self._kv_tiers.abandon()
             while self._executor.poll(POLL_SECONDS) is not None:
                 pass  # the blocks that it copies are about to be freed
             now = self.clock.now()
-            events = self._scheduler.recover(
-                "The engine was interrupted while it planned; send the request again.", now
-            )
+            events = self._scheduler.recover(INTERRUPTED, now)
             self._undelivered += events
             self._scheduler_call.interrupted = False
+            self._observers.recovered(Recovery(now, self._scheduler.numbers, INTERRUPTED), lost)
             self._observers.events(events, now)
         while self._step_error is not None and self._flights:
             self._commit(nullcontext())
         self._step_error = None
+
+
+def _check_grammar(grammar: Grammar, grammars: GrammarGate | None) -> None:
+    """Check that the executor can follow a grammar. Raises RequestRefused."""
+    if grammars is None:
+        raise RequestRefused(
+            "The request has a grammar, but this executor supports none; leave the grammar out.",
+            field="grammar",
+        )
+    grammars.check(grammar)

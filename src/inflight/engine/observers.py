@@ -6,14 +6,31 @@ An observer that fails is dropped and the engine goes on: no request depends on 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from msgspec import Struct
+
+from inflight.core.scheduling.requests import Numbers
 from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.plan import BatchPlan, StepResult, Transferred
 from inflight.core.types.request import Request, RequestRefused
 
 log = logging.getLogger(__name__)
+
+
+class Recovery(Struct, frozen=True):
+    """A reset of the scheduler.
+
+    Attributes:
+        now: When.
+        numbers: From which it goes on.
+        error: The sentence that all requests ended with.
+    """
+
+    now: float
+    numbers: Numbers
+    error: str
 
 
 class EngineObserver:
@@ -31,8 +48,20 @@ class EngineObserver:
     def planned(self, plan: BatchPlan) -> None:
         """Handle a plan that is about to be computed."""
 
+    def attempted(self, now: float, within: BatchPlan | None = None) -> None:
+        """Handle an attempt at a plan that yielded none, while there is work. within: the suspended step, of an attempt
+        at an interim step."""
+
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         """Handle a committed step; its events follow."""
+
+    def recovered(self, recovery: Recovery, lost: Sequence[tuple[BatchPlan, float]]) -> None:
+        """Handle a reset after a verb of the scheduler was broken off; the ends of all requests follow.
+
+        Args:
+            recovery: The reset.
+            lost: Steps in flight, which are not committed any more, each with the time when it was planned.
+        """
 
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
         """Handle transfers that ended while no step was computed; others come with a step's result."""
@@ -66,8 +95,14 @@ class EngineObservers(EngineObserver):
     def planned(self, plan: BatchPlan) -> None:
         self._notify(lambda one: one.planned(plan))
 
+    def attempted(self, now: float, within: BatchPlan | None = None) -> None:
+        self._notify(lambda one: one.attempted(now, within))
+
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         self._notify(lambda one: one.step(plan, result, planned, committed))
+
+    def recovered(self, recovery: Recovery, lost: Sequence[tuple[BatchPlan, float]]) -> None:
+        self._notify(lambda one: one.recovered(recovery, lost))
 
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
         self._notify(lambda one: one.transferred(ended, now))

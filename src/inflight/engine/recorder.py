@@ -6,6 +6,7 @@ Lines are flushed with each request's end, so that a run that is cut off keeps w
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,8 @@ from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Capacity, Pooled, Sampled, Scored, StepResult, Transferred
 from inflight.core.types.request import Request, RequestRefused
-from inflight.engine.observers import EngineObserver
+from inflight.engine.observers import EngineObserver, Recovery
+from inflight.records.between_steps import AttemptsRecord, RecoveryRecord, ServiceRecord, TransfersRecord
 from inflight.records.schema import (
     VERSION,
     Fault,
@@ -25,9 +27,7 @@ from inflight.records.schema import (
     RefusedRecord,
     RequestRecord,
     SampleRecord,
-    ServiceRecord,
     StepRecord,
-    TransfersRecord,
     encode_line,
     recorded_plan,
 )
@@ -66,10 +66,12 @@ class Recorder(EngineObserver):
         self._before_commit: dict[int, int] = {}  # of the steps in flight, the first one committed after its plan
         self._next_commit = 0
         self._next_sequence = 0
-        self._commands = 0  # adds, ends, transfers and service elsewhere so far, which may bear the same time
+        self._commands = 0  # adds, ends, transfers and so on so far, which may bear the same time
+        self._attempts: list[float] = []  # in a row, at plans that yielded none
+        self._within: int | None = None  # the step within which these were
         self._alive: dict[str, _LiveRequest] = {}
         created = created or datetime.now(UTC).isoformat(timespec="seconds")
-        self._write(Header(VERSION, capacity, settings, created))
+        self._write(Header(VERSION, capacity, settings, created, has_attempts=True))
 
     def added(self, request: Request, now: float) -> None:
         samples = request.params.n
@@ -101,11 +103,35 @@ class Recorder(EngineObserver):
         self._file.flush()
 
     def planned(self, plan: BatchPlan) -> None:
+        self._end_attempts()
         self._next_step = plan.step + 1
         self._before_commit[plan.step] = self._next_commit
 
+    def attempted(self, now: float, within: BatchPlan | None = None) -> None:
+        step = None if within is None else within.step
+        if step != self._within:
+            self._end_attempts()
+        self._within = step
+        self._attempts.append(now)
+
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
-        self._next_commit += 1
+        self._write_step(plan, result, planned, committed)
+
+    def recovered(self, recovery: Recovery, lost: Sequence[tuple[BatchPlan, float]]) -> None:
+        now, numbers = recovery.now, recovery.numbers
+        for plan, planned in lost:
+            if plan.step in self._before_commit:
+                self._write_step(plan, StepResult(plan.step, (), 0.0, recovery.error), planned, now, lost=True)
+        self._before_commit.clear()
+        position = (self._next_step, self._next_commit, self._command())
+        self._write(RecoveryRecord(now, recovery.error, *position, numbers.step, numbers.sequence))
+        self._next_step, self._next_sequence = numbers.step, numbers.sequence
+
+    def _write_step(
+        self, plan: BatchPlan, result: StepResult, planned: float, committed: float, lost: bool = False
+    ) -> None:
+        self._end_attempts()
+        self._next_commit += not lost
         yielded: tuple[Sampled | Scored | Pooled, ...] = (*result.sampled, *result.scored, *result.pooled)
         self._write(
             StepRecord(
@@ -124,6 +150,7 @@ class Recorder(EngineObserver):
                 suspended_at=result.suspended_at,
                 faults=tuple(Fault(one.sequence_id, one.error) for one in yielded if one.error is not None),
                 lengths=result.lengths,
+                lost=lost,
             )
         )
 
@@ -135,17 +162,29 @@ class Recorder(EngineObserver):
 
     def events(self, events: list[Event], now: float) -> None:
         for event in events:
+            alive = self._alive.get(event.request_id)
+            if alive is None:
+                continue  # it was never added as a whole: a recovery ended it
             if isinstance(event, TokensEvent):
-                self._alive[event.request_id].outputs[event.sample_index].extend(event.token_ids)
+                alive.outputs[event.sample_index].extend(event.token_ids)
             elif isinstance(event, FinishedEvent):
-                self._end(self._alive.pop(event.request_id), event, now)
+                del self._alive[event.request_id]
+                self._end(alive, event, now)
 
     def close(self) -> None:
+        self._end_attempts()
         self._file.close()
 
     def _command(self) -> int:
+        self._end_attempts()
         self._commands += 1
         return self._commands
+
+    def _end_attempts(self) -> None:
+        """Write the attempts since the last plan, commit or command."""
+        if self._attempts:
+            attempted, self._attempts = tuple(self._attempts), []
+            self._write(AttemptsRecord(attempted, self._next_step, self._next_commit, self._command(), self._within))
 
     def _end(self, alive: _LiveRequest, event: FinishedEvent, now: float) -> None:
         samples = tuple(

@@ -1,8 +1,7 @@
 """The record file: versioned JSON lines, written by `--record` and read by replay, calibrate, report and bench.
 
 A header comes first. Then, in the order of events, come a line per step, a line per request when it has ended, one per
-request that was refused, one for transfers that ended between two steps (a step's line holds those that had ended with
-it), and one for service that other engines gave to tenants. Plans, requests and ends are core's own types.
+request that was refused, and those of `between_steps`. Plans, requests and ends are core's own types.
 
 Times are seconds on the engine's clock, which begins with the engine; they are not rounded, because ranks and step
 times decide plans. A run can be repeated exactly: requests are added and aborted, and transfers end, in the order of
@@ -24,7 +23,8 @@ from inflight.core.types.length_distribution import PredictedLength
 from inflight.core.types.plan import HOST, BatchPlan, Capacity, NewRequest, Transferred, decode_range, encode_range
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.timings import Timings
-from inflight.counted import Amount, Count, Seconds, Time, TransferId
+from inflight.counted import Count, Seconds, Time, TransferId
+from inflight.records.between_steps import AttemptsRecord, RecoveryRecord, ServiceRecord, TransfersRecord
 from inflight.records.checked import MAX_BYTES, Malformed, converted, decoded
 from inflight.records.json_text import json_text
 from inflight.records.version1 import upgraded
@@ -40,12 +40,14 @@ class Header(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="hea
         capacity: Of the executor.
         settings: Resolved engine settings, each with its value and its reason.
         created: ISO 8601, UTC.
+        has_attempts: Whether the record has attempts at plans that yielded none.
     """
 
     version: Count
     capacity: Capacity
     settings: dict[str, Any]
     created: str | None = None
+    has_attempts: bool = False
 
 
 class Fault(Struct, frozen=True):
@@ -75,6 +77,7 @@ class StepRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
         suspended_at: Layers that were computed at each suspension. The interim steps within it (`BatchPlan.within`)
             stand before its own line.
         lengths: Predictions of a probe of hidden states.
+        lost: Whether it was never committed, since the scheduler was reset: see the recovery behind it.
     """
 
     plan: BatchPlan
@@ -92,6 +95,7 @@ class StepRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
     faults: tuple[Fault, ...] = ()
     suspended_at: tuple[Count, ...] = ()
     lengths: tuple[PredictedLength, ...] = ()
+    lost: bool = False
 
 
 class SampleRecord(Struct, frozen=True):
@@ -154,43 +158,16 @@ class RefusedRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", t
     retry_after: Seconds | None = None
 
 
-class TransfersRecord(Struct, frozen=True, tag_field="kind", tag="transfers"):
-    """Transfers that ended while nothing could be computed without them.
-
-    Attributes:
-        transferred: Their ends.
-        ended: When.
-        before_step: First step planned after that.
-        before_commit: First step committed after that.
-        command: Number among all commands.
-    """
-
-    transferred: Annotated[tuple[Transferred, ...], msgspec.Meta(min_length=1)]
-    ended: Time
-    before_step: Count
-    before_commit: Count
-    command: Count
-
-
-class ServiceRecord(Struct, frozen=True, tag_field="kind", tag="service"):
-    """Service that other engines gave to tenants.
-
-    Attributes:
-        elsewhere: Lane → tenant → weighted tokens.
-        received: When this engine received it.
-        before_step: First step planned after that.
-        before_commit: First step committed after that.
-        command: Number among all commands.
-    """
-
-    elsewhere: Mapping[str, Mapping[str, Amount]]
-    received: Time
-    before_step: Count
-    before_commit: Count
-    command: Count
-
-
-Line = Header | StepRecord | RequestRecord | RefusedRecord | TransfersRecord | ServiceRecord
+Line = (
+    Header
+    | StepRecord
+    | RequestRecord
+    | RefusedRecord
+    | TransfersRecord
+    | ServiceRecord
+    | AttemptsRecord
+    | RecoveryRecord
+)
 Records = Sequence[Line]
 _TYPES: dict[str, type[Line]] = {
     "step": StepRecord,
@@ -198,6 +175,8 @@ _TYPES: dict[str, type[Line]] = {
     "refused": RefusedRecord,
     "transfers": TransfersRecord,
     "service": ServiceRecord,
+    "attempts": AttemptsRecord,
+    "recovery": RecoveryRecord,
 }
 
 
@@ -307,7 +286,8 @@ def decode_line(line: bytes, version: int) -> Line:
     kind = decoded(_KIND, line).kind
     if kind is None or kind not in _TYPES:
         raise Malformed(
-            f"has kind {kind!r}, where steps, requests (ended or refused), transfers and service are expected"
+            f"has kind {kind!r}, where steps, requests (ended or refused), transfers, service, attempts and recoveries "
+            "are expected"
         )
     if version == 1:
         found = converted(upgraded(decoded(_OLD, line)), _TYPES[kind], decode_range)
@@ -360,6 +340,10 @@ def of_kind(records: Records, kind: Literal["refused"]) -> list[RefusedRecord]: 
 def of_kind(records: Records, kind: Literal["transfers"]) -> list[TransfersRecord]: ...
 @overload
 def of_kind(records: Records, kind: Literal["service"]) -> list[ServiceRecord]: ...
+@overload
+def of_kind(records: Records, kind: Literal["attempts"]) -> list[AttemptsRecord]: ...
+@overload
+def of_kind(records: Records, kind: Literal["recovery"]) -> list[RecoveryRecord]: ...
 def of_kind(records: Records, kind: str) -> list[Any]:
     """Return the lines of one kind."""
     return [record for record in records if isinstance(record, _TYPES[kind])]

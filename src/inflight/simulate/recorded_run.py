@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Annotated, Any
 
 import msgspec
@@ -168,7 +167,7 @@ class RecordedDrafts(Speculation):
             for chunk in step.plan.chunks
             if chunk.num_drafts
         }
-        self._ahead = [_was_ahead(before, step) for before, step in pairwise(steps)]
+        self._ahead = _planned_ahead(steps)
         self._held = {step.plan.step: set(step.plan.held_back) for step in steps}
         self._due = {step: set(held) for step, held in self._held.items()}
         for step, sequence in self._drafts:  # none of these has a token in flight
@@ -178,10 +177,10 @@ class RecordedDrafts(Speculation):
         return bool(self._drafts) or any(self._held.values())
 
     def waits(self, step: int) -> bool:
-        return not self._ahead[step - 1]
+        return step not in self._ahead
 
     def due(self, step: int) -> set[int]:
-        return self._due[step]
+        return self._due.get(step, set())
 
     def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> set[int]:
         return {view.number for view in views}
@@ -194,10 +193,19 @@ class RecordedDrafts(Speculation):
         return [Allotment(number, count, token_ids) for number, count, token_ids in drafted if 0 < count <= of[number]]
 
 
-def _was_ahead(before: StepRecord, step: StepRecord) -> bool:
-    """Return whether a step was planned while the one before it was computed."""
-    if step.plan.within is not None:  # within a suspended step, at depth 1
-        return False
-    if step.before_commit is not None:
-        return step.before_commit < step.plan.step
-    return step.planned < before.committed
+def _planned_ahead(steps: Sequence[StepRecord]) -> set[int]:
+    """Return the numbers of steps that were planned while another one was computed."""
+    found, lost, recently = set[int](), 0, 0  # steps that were lost to recoveries, and those that may be in flight
+    for index, step in enumerate(steps):
+        if not step.lost:
+            lost, recently = lost + recently, 0
+        if step.plan.within is not None:  # within a suspended step, at depth 1
+            continue
+        if step.before_commit is not None:
+            ahead = step.before_commit + lost < index
+        else:
+            ahead = index > 0 and step.planned < steps[index - 1].committed
+        if ahead:
+            found.add(step.plan.step)
+        recently += step.lost
+    return found

@@ -1,15 +1,16 @@
 """Replay a record on a new scheduler with the record's own times: it must make the same plans.
 
 Tokens, drafts, seconds and ends of transfers are the record's, and commands come between the same plans and commits.
-Plans and requests' ends are compared; waiting times are not, since a record does not say when an engine found that it
-had to wait. So buckets of dynamic batching may differ where waiting requests were aborted, and with async scheduling
-and drafts the blocks where windows slide.
+Plans and requests' ends are compared; waiting times are not. With async scheduling and drafts the blocks may differ
+where windows slide. Records of older versions lack attempts at plans that yielded none: of those, buckets of dynamic
+batching may differ where waiting requests were aborted, and swapped blocks where requests came while a plan waited.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -17,6 +18,7 @@ from typing import Any
 
 from msgspec import structs
 
+from inflight.core.scheduling.requests import Numbers
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.stats import SchedulerStats
 from inflight.core.speculation.speculation import Speculation
@@ -25,13 +27,12 @@ from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.plan import BatchPlan, Chunk, Pooled, Sampled, Scored, StepResult, TransferKind, Transferred
 from inflight.core.types.request import RequestRefused
 from inflight.counted import counted
+from inflight.records.between_steps import AttemptsRecord, RecoveryRecord, ServiceRecord, TransfersRecord
 from inflight.records.schema import (
     RecordError,
     Records,
     RequestRecord,
-    ServiceRecord,
     StepRecord,
-    TransfersRecord,
     header_of,
     of_kind,
     recorded_plan,
@@ -65,41 +66,51 @@ class Replay:
         # Interim steps are committed before the step within which they are.
         self.steps = sorted(of_kind(records, "step"), key=lambda one: one.plan.step)
         self.requests = of_kind(records, "request")
-        _check(self.steps, self.requests)
+        _check(self.steps, self.requests, {one.next_step for one in of_kind(records, "recovery")})
+        self._numbers = [step.plan.step for step in self.steps]
         self.events: list[tuple[float, list[Event]]] = []  # of each commit and abort, with its time
-        self._depth = depth
+        self._depth, self._has_attempts = depth, header_of(records).has_attempts
+        self.unexpected: str | None = None  # a sentence: an attempt yielded a plan, where the record's did not
+        self._flights: deque[BatchPlan] = deque()
         self._tokens = {sample.sequence_id: iter(sample.token_ids) for one in self.requests for sample in one.samples}
         drafts = RecordedDrafts(self.steps)
         speculated = bool(drafts) or values_of(header_of(records)).get("speculation", "off") != "off"
         self._scheduler = make(RecordedStops(self.requests), drafts if speculated else None)
-        self._commands = self._in_order(of_kind(records, "transfers"), of_kind(records, "service"))
+        self._commands = self._in_order(records)
 
     def plans(self) -> Iterator[BatchPlan]:
         """Yield plans as they are made; ends early where the record's next plan cannot be made."""
-        flights: deque[BatchPlan] = deque()
-        planned = 0
+        flights, planned = self._flights, 0
         for committed in count():
             self._run_commands(planned, committed)
-            while planned < len(self.steps) and (len(flights) < self._depth or self._is_interim(planned, flights)):
-                plan = self._plan(planned, flights)
+            while self.unexpected is None and self._is_next(planned, committed):
+                plan = self._plan(planned)
                 if not isinstance(plan, BatchPlan):
-                    break  # the recorded run had nothing to plan before the next commit either
+                    break  # in an older record, the run had nothing to plan before the next commit either
                 yield plan
                 flights.append(plan)
                 planned += 1
                 self._run_commands(planned, committed)
-            if not flights:
+            if not flights or self.unexpected is not None:
                 return
             self._commit(flights.popleft() if flights[-1].within is None else flights.pop())
 
-    def _is_interim(self, planned: int, flights: Sequence[BatchPlan]) -> bool:
-        """Return whether the record's next step was computed within the one in flight."""
-        return len(flights) == 1 and self.steps[planned].plan.within == flights[0].step
+    def _is_next(self, planned: int, committed: int) -> bool:
+        """Return whether the record's next step was planned before the next commit."""
+        if planned == len(self.steps):
+            return False
+        if self._has_attempts:
+            return self.steps[planned].before_commit == committed
+        return len(self._flights) < self._depth or self._is_interim(planned)
 
-    def _plan(self, planned: int, flights: Sequence[BatchPlan]) -> object:
+    def _is_interim(self, planned: int) -> bool:
+        """Return whether the record's next step was computed within the one in flight."""
+        return len(self._flights) == 1 and self.steps[planned].plan.within == self._flights[0].step
+
+    def _plan(self, planned: int) -> object:
         record = self.steps[planned]
-        if self._is_interim(planned, flights):
-            return self._scheduler.plan_interim(flights[0], record.planned)
+        if self._is_interim(planned):
+            return self._scheduler.plan_interim(self._flights[0], record.planned)
         return self._scheduler.plan(record.planned)
 
     @property
@@ -115,24 +126,33 @@ class Replay:
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
 
-    def _in_order(
-        self, transfers: Sequence[TransfersRecord], services: Sequence[ServiceRecord]
-    ) -> dict[tuple[int, int], list[Command]]:
+    def _in_order(self, records: Records) -> dict[tuple[int, int], list[Command]]:
         """Return the commands by the numbers of plans and of commits before them."""
         found: defaultdict[tuple[int, int], list[Command]] = defaultdict(list)
         for one in self.requests:
-            found[one.before_step, one.before_commit].append((one.command, partial(self._add, one)))
+            found[self._at(one)].append((one.command, partial(self._add, one)))
             if "abort" in [sample.finish.reason for sample in one.samples]:
-                went = one.ended_before_step, one.ended_before_commit
+                went = self._index(one.ended_before_step), one.ended_before_commit
                 found[went].append((one.ended_command, partial(self._abort, one)))
-        for ended in transfers:
-            found[ended.before_step, ended.before_commit].append((ended.command, partial(self._end_transfers, ended)))
-        for usage in services:
+        for ended in of_kind(records, "transfers"):
+            found[self._at(ended)].append((ended.command, partial(self._end_transfers, ended)))
+        for usage in of_kind(records, "service"):
             use = partial(self._scheduler.sync_tenant_usage, usage.elsewhere)
-            found[usage.before_step, usage.before_commit].append((usage.command, use))
+            found[self._at(usage)].append((usage.command, use))
+        for attempts in of_kind(records, "attempts"):
+            found[self._at(attempts)].append((attempts.command, partial(self._attempt, attempts)))
+        for recovery in of_kind(records, "recovery"):
+            found[self._at(recovery)].append((recovery.command, partial(self._recover, recovery)))
         for commands in found.values():
             commands.sort(key=lambda command: command[0])
         return found
+
+    def _at(self, one: Between) -> tuple[int, int]:
+        return self._index(one.before_step), one.before_commit
+
+    def _index(self, step: int) -> int:
+        """Return the steps before the one of this number."""
+        return bisect_left(self._numbers, step)
 
     def _run_commands(self, planned: int, committed: int) -> None:
         """Run the commands that came when so many steps were planned, and so many of them committed."""
@@ -149,9 +169,26 @@ class Replay:
         self.events.append((one.ended, self._scheduler.abort(one.request.request_id, one.ended)))
 
     def _end_transfers(self, one: TransfersRecord) -> None:
-        self._scheduler.plan(one.ended)  # as the run did, which then waited: it may have preempted for the next plan
+        if not self._has_attempts:  # as the run did, which then waited: it may have preempted for the next plan
+            self._scheduler.plan(one.ended)
         events = self._scheduler.transferred(self._transferred(one.transferred), one.ended)
         self.events.append((one.ended, events))
+
+    def _attempt(self, one: AttemptsRecord) -> None:
+        for at in one.attempted:
+            if one.within is None:
+                found: object = self._scheduler.plan(at)
+            elif self._flights and self._flights[0].step == one.within:
+                found = self._scheduler.plan_interim(self._flights[0], at)
+            else:
+                raise RecordError(f"The record attempts a step within step {one.within}, which is not in flight there.")
+            if isinstance(found, BatchPlan) and self.unexpected is None:
+                self.unexpected = f"At {at:g} s step {found.step} is planned, where the record's run found none."
+
+    def _recover(self, one: RecoveryRecord) -> None:
+        self._flights.clear()
+        numbers = Numbers(one.next_step, one.next_sequence)
+        self.events.append((one.recovered, self._scheduler.recover(one.error, one.recovered, numbers)))
 
     def _transferred(self, records: Sequence[Transferred], begun: Iterable[int] = ()) -> tuple[Transferred, ...]:
         """Return ended transfers. begun: transfer_ids of the step itself. Raises RecordError for one not in flight."""
@@ -167,7 +204,7 @@ class Replay:
         return tuple(records)
 
     def _commit(self, plan: BatchPlan) -> None:
-        record = self.steps[plan.step]
+        record = self.steps[self._index(plan.step)]
         faults = {fault.sequence_id: fault.error for fault in record.faults}
         chunks = () if record.error is not None else plan.chunks
         accepted = dict(record.accepted)
@@ -213,6 +250,7 @@ class Replay:
 
 MakeScheduler = Callable[[StopTextFactory, Speculation | None], Scheduler]
 Command = tuple[int, Callable[[], object]]  # its number, and what it does
+Between = RequestRecord | TransfersRecord | ServiceRecord | AttemptsRecord | RecoveryRecord
 
 
 def _lacks_drafts(chunk: Chunk, accepted: Mapping[int, int]) -> bool:
@@ -220,11 +258,14 @@ def _lacks_drafts(chunk: Chunk, accepted: Mapping[int, int]) -> bool:
     return chunk.num_drafts > len(chunk.draft_token_ids) and chunk.sequence_id not in accepted
 
 
-def _check(steps: Sequence[StepRecord], requests: Sequence[RequestRecord]) -> None:
-    """Check that the lines go together. Raises RecordError."""
-    for number, step in enumerate(steps):
-        if step.plan.step != number:
-            raise RecordError(f"The record goes from step {number - 1} to step {step.plan.step}: lines are missing.")
+def _check(steps: Sequence[StepRecord], requests: Sequence[RequestRecord], resumed: Set[int]) -> None:
+    """Check that the lines go together. resumed: numbers of steps that recoveries went on with. Raises RecordError."""
+    last = -1
+    for step in steps:
+        number = step.plan.step
+        if number != last + 1 and number not in resumed:
+            raise RecordError(f"The record goes from step {last} to step {number}: lines are missing.")
+        last = number
     numbers = [sample.sequence_id for one in requests for sample in one.samples]
     if len(set(numbers)) < len(numbers):
         raise RecordError(f"The record has {len(numbers)} samples of {len(set(numbers))} sequences; each has its own.")
@@ -251,12 +292,13 @@ def replay(records: Records, make: MakeScheduler | None = None) -> tuple[Replay,
     else:
         depth = values_of(header_of(records))["depth"]
     again, version = Replay(records, make, depth), header_of(records).version
-    difference, alike = None, 0
+    difference, alike = None, 0  # the first difference, and the plans before it
     for plan, record in zip(again.plans(), again.steps, strict=False):
         difference = _difference(_as_recorded(plan, version), record.plan)
         if difference is not None:
             break
         alike += 1
+    difference = difference or again.unexpected
     if difference is None and alike < len(again.steps):
         difference = f"After step {alike - 1} nothing is planned, but the record has {len(again.steps)} steps."
     if difference is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -15,6 +16,13 @@ from inflight.core.stopping import StopChecker, StopText, StopTextFactory
 from inflight.core.types.events import Event, Finish, FinishedEvent
 from inflight.core.types.length_distribution import EndedOutput
 from inflight.core.types.request import Request, RequestRefused
+
+
+class Numbers(NamedTuple):
+    """Numbers of the next step and sequence."""
+
+    step: int
+    sequence: int
 
 
 class SampleFactory:

@@ -23,7 +23,7 @@ from inflight.core.scheduling.foreground import ForegroundWork
 from inflight.core.scheduling.interim import InterimSteps
 from inflight.core.scheduling.outputs import BatchOutputs, Outputs
 from inflight.core.scheduling.plan_builder import PlanBuilder
-from inflight.core.scheduling.requests import Requests, SampleFactory
+from inflight.core.scheduling.requests import Numbers, Requests, SampleFactory
 from inflight.core.scheduling.running import Counts
 from inflight.core.scheduling.state import new_state
 from inflight.core.scheduling.stats import SchedulerDump, SchedulerStats, dump_state, scheduler_stats, timings_so_far
@@ -267,10 +267,10 @@ class Scheduler:
                 events += self._batch_outputs.take(now)
         return events
 
-    def recover(self, error: str, now: float) -> list[Event]:
+    def recover(self, error: str, now: float, numbers: Numbers | None = None) -> list[Event]:
         """End all requests with an error, and reset rows, blocks and queues, after a verb was broken off half-way.
 
-        What was learnt stays. No transfer may be in flight any more.
+        What was learnt stays. No transfer may be in flight any more. numbers: That a replayed run had then.
         """
         self._time.now = now
         events = self._batch_outputs.take(now)
@@ -279,6 +279,8 @@ class Scheduler:
         self._lanes.clear()
         self._reset()
         self._running.free_rows_again(range(self._capacity.max_rows))
+        if numbers is not None:
+            self._next_step, self._sample_factory.next_number = numbers.step, numbers.sequence
         return events
 
     def reset_prefix_cache(self) -> int:
@@ -288,6 +290,11 @@ class Scheduler:
         return cached
 
     # -- queries ------------------------------------------------------------------------------------------------
+
+    @property
+    def numbers(self) -> Numbers:
+        """Numbers of the next step and sequence."""
+        return Numbers(self._next_step, self._sample_factory.next_number)
 
     @property
     def transfers_out(self) -> tuple[int, ...]:
