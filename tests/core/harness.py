@@ -565,8 +565,9 @@ class Harness:
         """Plans an interim step."""
         self.log.append(("interim", fail, self.now))
         ((within, _),) = self.flights
-        before = list(inside.running(self.scheduler))
+        before, dump = list(inside.running(self.scheduler)), self.scheduler.dump(whole=True)
         plan = self.scheduler.plan_interim(within, self.now)
+        assert plan is not None or self.scheduler.dump(whole=True) == dump, "it changes something, and computes nothing"
         assert all(one.row is not None or one.finish is not None for one in before), "it preempts nobody"
         if plan is not None:
             assert plan.step == len(self.plans) and plan.within == within.step and not plan.may_suspend

@@ -10,11 +10,12 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Quantiles
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.queueing.lanes import Lanes, LaneSettings
+from inflight.core.queueing.lanes import Lane, Lanes, LaneSettings
 from inflight.core.request_timings import StepTime
 from inflight.core.scheduling.expected_peak import POINTS_PER_OCTAVE, ExpectedPeak, _moments, _survival
 from inflight.core.scheduling.running import Counts, Running, SwapRule
 from inflight.core.sequence import Sequence
+from inflight.core.types.events import Finish
 from inflight.core.types.length_distribution import LengthDistribution, bin_of, of_weights, point, uniform
 from inflight.core.types.plan import Capacity
 
@@ -41,14 +42,20 @@ def waiting(number: int, prompt: int, lengths: LengthDistribution) -> Sequence:
     return one
 
 
-def spare_blocks(memory: KVCacheManager, newcomer: Sequence, sequences: list[Sequence]) -> int:
-    """Return what a newcomer must leave beside these running ones."""
+def expected_peak(memory: KVCacheManager, sequences: list[Sequence]) -> tuple[ExpectedPeak, Lane]:
     latency, time = LatencyModel(), StepTime()
     settings = [LaneSettings(name="interactive", policy=Fcfs())]
     lanes = Lanes(settings, 8, 8, memory.num_cached_tokens, time, latency, 0.0)
     running = Running(memory, lanes, time, Counts(), SwapRule("recompute", latency, 0.0), 8, 0.0)
     running.sequences = sequences
-    return ExpectedPeak(memory, lanes, running, Quantiles()).spare_blocks(newcomer, lanes.of(newcomer))
+    (lane,) = lanes.all()
+    return ExpectedPeak(memory, lanes, running, Quantiles()), lane
+
+
+def spare_blocks(memory: KVCacheManager, newcomer: Sequence, sequences: list[Sequence]) -> int:
+    """Return what a newcomer must leave beside these running ones."""
+    peak, lane = expected_peak(memory, sequences)
+    return peak.spare_blocks(newcomer, lane)
 
 
 def blocks(tokens: int) -> int:
@@ -121,6 +128,31 @@ def test_what_is_likely_to_end_makes_room() -> None:
         found.append(spare_blocks(memory, waiting(9, 5, point(200)), sequences))
         memory.free(sequences[0])
     assert found[0] <= blocks(205) - blocks(5) < found[1]
+
+
+def test_the_peak_is_of_the_batch_as_it_is_now() -> None:
+    """Also where the first of it sits out, as under `slack`, where another's prediction changes, and where one ends."""
+    memory = memory_of()
+    sequences = [running(memory, number, 10, 3, point(100)) for number in range(3)]
+    peak, lane = expected_peak(memory, sequences)
+    newcomer = waiting(9, 5, point(50))
+
+    def check() -> int:
+        spare = peak.spare_blocks(newcomer, lane)
+        assert spare == spare_blocks(memory, newcomer, sequences)
+        return spare
+
+    before = check()
+    for _ in range(40):  # all but the first grow
+        for one in sequences[1:]:
+            one.output.append(1)
+            one.num_tokens += 1
+            assert memory.allocate(one, one.num_tokens) is not None
+    assert check() < before
+    sequences[1].lengths = point(300)
+    grown = check()
+    sequences[1].finish = Finish("length")
+    assert check() < grown
 
 
 def requests(number: int, output: int):  # type: ignore[no-untyped-def]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
+from msgspec import structs
 
 from inflight.core.plugin import guard_policy
 from inflight.core.policies import Policy
@@ -164,3 +166,60 @@ def test_a_plugin_may_order_by_arrival_alone() -> None:
 
     assert guard_policy(Latest(), report=pytest.fail).by_arrival
     assert not guard_policy(Plain(), report=pytest.fail).by_arrival
+
+
+def waiting_behind_a_long_prompt(setup: Setup, *shorts: Request, output: int = 2) -> Harness:
+    """Return an engine whose long prompt is suspended, with these behind it. output: of the long one."""
+    harness = Harness(setup, request("long", 60, output))
+    harness.plan()
+    for one in shorts:
+        harness.add(one)
+    return harness
+
+
+def test_one_that_the_batch_is_expected_to_lack_blocks_for_waits() -> None:
+    """By the watermark alone there is room: 40 blocks of 2 tokens beside the long prompt's, and 25 + 27 are wanted."""
+    for allocation, joins in (("paged", True), ("expected-peak", False)):
+        setup = replace(LONG, num_blocks=70, allocation=allocation, oracle=True)
+        harness = waiting_behind_a_long_prompt(setup, request("short", 4, output=50, first=1), output=50)
+        assert (harness.interim() is not None) == joins
+        harness.drain()
+
+
+def test_a_call_that_waits_for_acting_programs_waits_in_an_interim_step_too() -> None:
+    for name, joins in (("", True), ("new", False)):
+        lane = replace(INTERACTIVE, policy="program")
+        setup = replace(LONG, num_blocks=40, lanes=(lane,), session_eviction=True)
+        harness = Harness(setup)
+        agent = request("agent", 14, output=3, first=2)
+        harness.serve(structs.replace(agent, session="agent"))
+        harness.add(request("long", 60))
+        harness.plan()
+        short = request("short", 9, output=2, first=1)
+        harness.add(structs.replace(short, program=name, arrival=harness.now))
+        plan = harness.interim()
+        assert (plan is not None) == joins
+        harness.drain()
+
+
+def test_the_head_of_the_queue_is_left_its_row_and_its_blocks() -> None:
+    for blocks, rows, joins in ((200, 4, True), (61, 4, False), (200, 2, False)):
+        setup = replace(LONG, num_blocks=blocks, max_rows=rows)
+        harness = waiting_behind_a_long_prompt(setup, request("head", 60, first=3), request("short", 4, first=1))
+        assert (harness.interim() is not None) == joins
+        harness.drain()
+
+
+def test_one_whose_blocks_are_still_to_be_loaded_waits() -> None:
+    """An interim step that can compute nothing at once changes nothing: the harness looks at all queues and blocks."""
+    setup = replace(
+        LONG, num_blocks=36, host_blocks=30, preemption="swap", transfer_polls=(3,), prefill_suspension=4.0, max_rows=3
+    )
+    for seed in range(20):
+        draw = Random(seed)
+        harness = Harness(setup)
+        for number in range(12):
+            tokens = draw.choice([4, 6, 30, 50])
+            harness.add(request(f"r{number}", tokens, output=draw.randint(1, 12), first=draw.randrange(4)))
+            harness.step()
+        harness.drain()

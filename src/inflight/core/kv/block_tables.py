@@ -192,6 +192,11 @@ class BlockTables:
         length = -(-tokens // self._size)
         return sum(max(0, length - len(table)) for table in sequence.block_tables) - self._pool.available
 
+    def can_allocate(self, sequence: Sequence, tokens: int) -> bool:
+        """Return whether `allocate` has blocks now, with no content to be stored first."""
+        missing = self.num_missing_blocks(sequence, tokens)
+        return missing <= 0 and self._host.has_room(missing + self._pool.available)
+
     def allocate(self, sequence: Sequence, tokens: int) -> tuple[int, ...] | None:
         """Extend a sequence's tables to hold `tokens` tokens.
 

@@ -105,14 +105,15 @@ class HostTier:
         Returns:
             Whether the blocks can be allocated now, since no content must be stored first.
         """
-        if not self._transfers.asynchronous:
-            return True
-        coming = map(self._prefix.at_block, self._pool.next_evicted(count, spared))
-        blocks = tuple(cached for cached in coming if cached.waiters)[: self._room]
+        blocks = self._stored_first(count, spared)
         if blocks:
             self.num_stores += 1
             self._begin_store(blocks, is_ahead=False)
         return not blocks
+
+    def has_room(self, count: int, spared: Iterable[int | None] = ()) -> bool:
+        """Return whether `make_room` has nothing to store."""
+        return not self._stored_first(count, spared)
 
     def store_ahead(self) -> None:
         """Begin to store the next content without waiters, while few blocks are free and many are evictable."""
@@ -161,6 +162,12 @@ class HostTier:
         self._order.clear()
 
     # -- internal -----------------------------------------------------------------------------------------------
+    def _stored_first(self, count: int, spared: Iterable[int | None]) -> CachedBlocks:
+        if not self._transfers.asynchronous:
+            return ()
+        coming = map(self._prefix.at_block, self._pool.next_evicted(count, spared))
+        return tuple(cached for cached in coming if cached.waiters)[: self._room]
+
     @property
     def _room(self) -> int:
         return len(self._free) + len(self._evictable)

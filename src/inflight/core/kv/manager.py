@@ -6,6 +6,7 @@ Other packages call nothing behind it. The manager decides neither who is admitt
 from __future__ import annotations
 
 from collections.abc import Sequence as Sequences
+from collections.abc import Set
 
 from msgspec import Struct
 
@@ -112,7 +113,7 @@ class KVCacheManager:
         self.block_size = capacity.block_size
         self.num_blocks = capacity.num_blocks
         self.max_tokens = self._layout.max_sequence_tokens  # of one sequence
-        self.has_windows = self._layout.has_windows
+        self.has_windows, self.num_groups = self._layout.has_windows, len(capacity.windows)
         self.has_state = capacity.state_snapshots > 0
         self.stores_before_reuse = capacity.asynchronous_transfers and capacity.host_blocks > 0
         self.encoder_only = capacity.encoder_only
@@ -167,7 +168,6 @@ class KVCacheManager:
         # Waiting sequences: cached prefixes, checkpoints, loads from tiers and peers.
         self.checkpoint_is_coming = self._sharing.checkpoint_is_coming
         self.wait_for_checkpoint = self._sharing.wait_for_checkpoint
-        self.hide_blocks = self._sharing.hide_blocks
         self.loading = self._loader.loading
         self.start_load = self._loader.start_load
         self.drain_loads = self._loader.drain_loads
@@ -178,6 +178,7 @@ class KVCacheManager:
         self.fewest_victims = self._tables.fewest_victims
         self.num_exclusive_blocks = self._tables.num_exclusive_blocks
         self.blocks_at = self._layout.blocks_at
+        self.can_allocate = self._tables.can_allocate
         self.allocate = self._tables.allocate
         self.new_blocks = self._tables.new_blocks
         self.publish = self._sharing.publish
@@ -211,6 +212,17 @@ class KVCacheManager:
             return False
         kept = self._acting.kept_blocks(sequence)
         return kept > 0 and not self._sharing.has_room(sequence, self._sharing.find(sequence), spare + kept)
+
+    def can_begin(self, sequence: Sequence, spare: int) -> bool:
+        """Return whether a sequence could be computed as soon as `admit` has given it blocks: no content must be stored
+        or loaded before."""
+        if self.is_storing or not self.can_admit(sequence, spare):
+            return False
+        demand = self._sharing.demand(sequence, self._sharing.find(sequence))
+        num_on_host = sum(one.block is None for one in demand.cached)
+        if any(one.loading for one in demand.cached) or (num_on_host and self._transfers.asynchronous):
+            return False
+        return self._host.has_room(sum(demand.fresh) + num_on_host, [one.block for one in demand.cached])
 
     def blocks_to_admit(self, sequence: Sequence) -> int:
         """Return how many of the available blocks `admit` takes."""
@@ -300,6 +312,16 @@ class KVCacheManager:
         self._exporter.begin_step()
         if self._acting is not None:
             self._acting.begin_plan()
+
+    def begin_interim(self, unwritten: Set[int]) -> None:
+        """Begin an interim step. No sequence begins behind these blocks of the first group, which the suspended step
+        writes, before `end_interim`."""
+        self._sharing.hide_blocks(unwritten)
+        if self._acting is not None:
+            self._acting.begin_plan()
+
+    def end_interim(self) -> None:
+        self._sharing.hide_blocks(frozenset())
 
     def finish_plan(self) -> tuple[Transfer, ...]:
         """Complete the plan under construction; return its transfers, stores before loads."""

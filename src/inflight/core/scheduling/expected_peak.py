@@ -42,19 +42,20 @@ class Need(Struct):
     Attributes:
         blocks: At each moment.
         held: That it has now, and would free.
-        until: Its tokens when this is found anew.
+        until: Its tokens when this is found anew; so it is when its lengths are others.
+        lengths: That it was found with.
     """
 
     blocks: list[float]
     held: int
     until: int
+    lengths: LengthDistribution
 
 
 class ExpectedPeak:
     def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running, predictor: Predictor):
         self._memory, self._lanes, self._running, self._predictor = memory, lanes, running, predictor
         self._moments = _moments(memory.block_size, memory.max_tokens)
-        self._as_of: tuple[int, int, bool] | None = None  # what was looked at when the sums were brought up to date
         self._needs: dict[int, Need] = {}  # by number
         self._blocks, self._held = [0.0] * len(self._moments), 0  # their sums
 
@@ -70,21 +71,16 @@ class ExpectedPeak:
 
     def _update(self, with_background: bool) -> None:
         """Bring the sums up to date: with sequences that came, without those that went, and with what has grown."""
-        sequences = self._running.sequences
-        as_of = self._running.changes, sequences[0].num_tokens, with_background
-        if self._as_of == as_of:
-            return
-        self._as_of = as_of
         staying = {
             one.number: one
-            for one in sequences
+            for one in self._running.sequences
             if one.finish is None and (with_background or one.protected or not self._lanes.of(one).settings.background)
         }
         for number in [number for number in self._needs if number not in staying]:
             self._remove(number)
         for number, one in staying.items():
             need = self._needs.get(number)
-            if need is None or one.num_tokens >= need.until:
+            if need is None or one.num_tokens >= need.until or one.lengths is not need.lengths:
                 self._remove(number)
                 self._add(one)
 
@@ -92,7 +88,7 @@ class ExpectedPeak:
         held = self._memory.num_exclusive_blocks(one)
         size = self._memory.block_size
         until = (one.num_tokens // size + 1) * size + 1  # it takes a block for this token
-        need = self._needs[one.number] = Need(self._expected(one, held), held, until)
+        need = self._needs[one.number] = Need(self._expected(one, held), held, until, one.lengths)
         self._held += held
         self._blocks = list(map(add, self._blocks, need.blocks))
 

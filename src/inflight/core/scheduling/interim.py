@@ -5,8 +5,10 @@ policy ranks it before that one, or by arrival alone. All interim steps within a
 its tokens, so that a flood of short prompts makes a long one last 1 + share times as long at most, and no more
 (arXiv 2602.16603 suspends without a bound).
 
-An interim step takes free rows and blocks and preempts nothing. It sees no block that the suspended step writes: what
-that one has published is not computed yet.
+An interim step takes free rows and blocks by the rules of every step (watermark, expected peak, calls that wait for
+acting programs), and preempts nothing. A short prompt that goes before the head of its queue leaves that one a row and
+its blocks. Where nothing can be computed at once, nothing changes. It sees no block that the suspended step writes:
+what that one has published is not computed yet.
 """
 
 from __future__ import annotations
@@ -84,11 +86,11 @@ class InterimSteps:
         budget = min(self._left, MAX_TOKENS)
         step = Step(number, replace(self._shape, token_budget=budget, whole_prompts=False), self._state)
         memory, running = self._state.memory, self._state.running
-        memory.hide_blocks(self._unwritten(within))
+        memory.begin_interim(self._unwritten(within))
         try:
             self._fill(step)
         finally:
-            memory.hide_blocks(frozenset())
+            memory.end_interim()
         if not step.chunks:
             return None
         tokens = budget - step.budget
@@ -126,10 +128,10 @@ class InterimSteps:
 
     def _waiting(self, lane: Lane) -> Iterator[Sequence]:
         """Yield short prompts among the first that wait in a lane, best first."""
-        queue = lane.queue
-        for sequence in sorted(queue.first(LOOK_AHEAD), key=queue.rank):
-            if self._is_short(sequence, lane):
-                yield sequence
+        return (sequence for sequence in self._first(lane) if self._is_short(sequence, lane))
+
+    def _first(self, lane: Lane) -> list[Sequence]:
+        return sorted(lane.queue.first(LOOK_AHEAD), key=lane.queue.rank)
 
     def _is_short(self, sequence: Sequence, lane: Lane) -> bool:
         request, longest, policy = sequence.request, self._longest, lane.queue.policy
@@ -173,30 +175,46 @@ class InterimSteps:
     def _admit_waiting(self, step: Step, lane: Lane) -> None:
         """Admit short prompts of a lane while there are rows, blocks and budget."""
         state = self._state
-        for sequence in self._waiting(lane):
-            if step.budget <= 0 or not state.running.has_row(lane, self._shape):
+        first = self._first(lane)
+        head = first[0] if first and not self._is_short(first[0], lane) else None
+        for sequence in first:
+            if self._budget(step, lane) <= 0 or not state.running.has_row(lane, self._shape):
                 return
-            if not state.memory.admit(sequence, state.running.spare_blocks(lane)):
+            if head is not None and state.running.num_free_rows < 2:
                 return
+            if sequence is head or not self._is_short(sequence, lane) or state.paused.is_to_wait(sequence, lane):
+                continue
+            if not state.memory.can_begin(sequence, self._spare_blocks(sequence, lane, head)):
+                return
+            admitted = state.memory.admit(sequence, 0)
+            assert admitted, "asked before"
             lane.queue.take(sequence)
             sequence.timings.start(state.time.now, lane.clock)
             state.running.join(sequence)
             state.preemption.joined(sequence)
-            if not sequence.waiting_for_kv:
-                self._add_chunk(step, sequence)
+            self._add_chunk(step, sequence)
+
+    def _spare_blocks(self, newcomer: Sequence, lane: Lane, head: Sequence | None) -> int:
+        """Return the blocks that a newcomer leaves available. head: the first of its queue, where that stays there."""
+        state, memory = self._state, self._state.memory
+        spare = state.spare_blocks(newcomer, lane)
+        if memory.has_windows:  # they may have to slide before a chunk
+            spare += memory.num_groups * (MAX_TOKENS // memory.block_size + 1)
+        return spare if head is None else spare + memory.blocks_to_admit(head)
+
+    def _budget(self, step: Step, lane: Lane) -> int:
+        """Return the tokens that a lane may have."""
+        most = lane.settings.max_tokens
+        return step.budget if most is None else min(step.budget, most - step.prompt_tokens[lane.settings.name])
 
     def _add_chunk(self, step: Step, sequence: Sequence) -> None:
         """Compute as much of a sequence as fits, if it has blocks for that or finds free ones."""
         memory, lane = self._state.memory, self._state.lanes.of(sequence)
-        most = step.budget
-        if lane.settings.max_tokens is not None:
-            most = min(most, lane.settings.max_tokens - step.prompt_tokens[lane.settings.name])
-        length = step.prompt_length(sequence, most, lane.settings.chunk)
-        if length <= 0:
+        length = step.prompt_length(sequence, self._budget(step, lane), lane.settings.chunk)
+        if length <= 0 or not memory.can_allocate(sequence, sequence.num_computed + length):
             return
         new_blocks = memory.allocate(sequence, sequence.num_computed + length)
-        if new_blocks is None:
-            return
+        assert new_blocks is not None, "asked before"
         if not sequence.started:
             new_blocks = step.start_row(sequence)
         step.add_chunk(sequence, length, new_blocks)

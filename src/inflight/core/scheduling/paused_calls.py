@@ -35,14 +35,18 @@ class PausedCalls:
                     lane.queue.push(sequence)
                     break
 
-    def pause(self, sequence: Sequence, lane: Lane) -> bool:
-        """Pause a call that is next, if acting programs have a better use of the blocks that it would take; return
-        whether it is paused. Beside an idle engine none is."""
+    def is_to_wait(self, sequence: Sequence, lane: Lane) -> bool:
+        """Return whether acting programs have a better use of the blocks that a call would take. Beside an idle engine
+        none waits."""
         if not lane.queue.policy.orders_programs or not sequence.request.of_program or not len(self._running):
             return False
         if lane.settings.background or sequence.output:  # what it has reserved is its own; an answer that has begun
             return False
-        if not self._memory.displaces_acting(sequence, self._running.spare_blocks(lane)):
+        return self._memory.displaces_acting(sequence, self._running.spare_blocks(lane))
+
+    def pause(self, sequence: Sequence, lane: Lane) -> bool:
+        """Pause a call that is next, if it is to wait; return whether it is paused."""
+        if not self.is_to_wait(sequence, lane):
             return False
         sequence.timings.block(self._time.now, lane.clock)
         lane.queue.defer(sequence, BLOCKS)

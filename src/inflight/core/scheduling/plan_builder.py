@@ -270,9 +270,8 @@ class PlanBuilder:
         Returns:
             False where blocks are missing; then nothing has changed.
         """
-        spare, to_the_end, peak = self._running.spare_blocks(lane), self._shape.run_to_completion, self._state.peak
-        if peak is not None and not to_the_end and not self._state.preemption.made_room_for(sequence):
-            spare = max(spare, peak.spare_blocks(sequence, lane))
+        to_the_end = self._shape.run_to_completion
+        spare = self._running.spare_blocks(lane) if to_the_end else self._state.spare_blocks(sequence, lane)
         if not self._memory.admit(sequence, spare, to_the_end):
             return False
         lane.queue.take(sequence)

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from inflight.core.adapters import AdapterSlots
 from inflight.core.kv.manager import KVCacheManager
-from inflight.core.queueing.lanes import Lanes
+from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.request_timings import StepTime
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.expected_peak import ExpectedPeak
@@ -14,6 +14,7 @@ from inflight.core.scheduling.paused_calls import PausedCalls
 from inflight.core.scheduling.preemption import Preemption
 from inflight.core.scheduling.prefix_loads import PrefixLoads
 from inflight.core.scheduling.running import Counts, Running, SwapRule
+from inflight.core.sequence import Sequence
 from inflight.core.speculation.speculation import ForcedDrafts
 from inflight.core.types.length_distribution import EndedOutput
 
@@ -52,6 +53,14 @@ class SchedulerState(Struct, eq=False):
     reports_ends: bool = False
     last_full_step: int = -1
     ended: list[EndedOutput] = field(default_factory=list)
+
+    def spare_blocks(self, newcomer: Sequence, lane: Lane) -> int:
+        """Return the blocks that a newcomer of a lane must leave available: by the watermark, and by the expected peak
+        unless others were preempted for it, as victims are chosen by the watermark."""
+        spare = self.running.spare_blocks(lane)
+        if self.peak is None or self.preemption.made_room_for(newcomer):
+            return spare
+        return max(spare, self.peak.spare_blocks(newcomer, lane))
 
     def take_ended(self) -> tuple[EndedOutput, ...]:
         """Take the ended outputs for a plan."""
