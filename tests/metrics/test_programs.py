@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from inflight.metrics.observation import Observation
-from inflight.metrics.programs import completion_times
+from inflight.metrics.observation import Observation, completion_times
 from inflight.metrics.summary import Window, summarize
 
 

@@ -131,7 +131,7 @@ class EngineLoop:
 
     def stats(self) -> SchedulerStats:
         """Return counts of this moment."""
-        stats = self._scheduler.stats()
+        stats = replace(self._scheduler.stats(), suspended=self._suspended.stats())
         if self._kv_tiers is not None:
             folder, exports = self._kv_tiers.folder_stats(), self._kv_tiers.export_stats()
             stats = replace(stats, folder=folder, handed_over=exports)

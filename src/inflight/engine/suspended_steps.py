@@ -6,7 +6,7 @@ import math
 from contextlib import AbstractContextManager
 
 from inflight.core.scheduling.scheduler import Scheduler
-from inflight.core.types.suspension import Suspender
+from inflight.core.types.suspension import Suspender, SuspensionStats
 from inflight.engine.clock import Clock
 
 
@@ -23,6 +23,8 @@ class SuspendedSteps:
         self._suspender, self._scheduler, self._clock = suspender, scheduler, clock
         self._resumed = 0.0  # when the step in flight began or went on
         self._passed = 0.0  # seconds of it before that
+        self._suspended_at = 0.0
+        self._stats = SuspensionStats()
         if suspender is not None:
             suspender.suspend_when(self._is_due)
 
@@ -36,6 +38,10 @@ class SuspendedSteps:
         """Whether an interim step may be made."""
         return self._scheduler.interim.due
 
+    def stats(self) -> SuspensionStats | None:
+        """Return counts of the suspensions that have ended; None where no step is ever suspended."""
+        return None if self._suspender is None else self._stats
+
     def begin(self, now: float) -> None:
         """Note a step that begins."""
         self._resumed, self._passed = now, 0.0
@@ -45,11 +51,14 @@ class SuspendedSteps:
         if self._suspender is not None and (suspension := self._suspender.suspension) is not None:
             self._passed += suspension.seconds
             self._clock.passed(suspension.seconds)
+            self._suspended_at = self._clock.now()
 
     def go_on(self, now: float, unlocked: AbstractContextManager[object]) -> None:
         """Go on with the suspended step, which may be suspended again."""
         assert self._suspender is not None, "a step rests"
         self._resumed = now
+        seconds = self._stats.seconds + now - self._suspended_at
+        self._stats = SuspensionStats(self._stats.suspensions + 1, seconds)
         with unlocked:
             self._suspender.resume()
         self.submitted()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from inflight.metrics.definitions import itl, quantile, tpot, ttft
+from inflight.metrics.definitions import itl, jct, quantile, tpot, ttft
 
 Outcome = Literal["completed", "rejected", "failed", "unfinished"]
 # itl: a percentile of the gaps between a request's own tokens; itl_max: the longest of them.
@@ -161,3 +161,26 @@ class Observation:
 def figure_name(metric: LatencyMetric, gap_share: float) -> str:
     """Return the name of a request's latency for messages."""
     return {"itl": f"own ITL p{gap_share * 100:g}", "itl_max": "longest ITL"}.get(metric, metric.upper())
+
+
+def completion_times(
+    observations: Iterable[Observation], holds: Callable[[float], bool] = lambda time: True
+) -> list[float]:
+    """Return the job completion times of programs whose requests all completed, in the order in which they began.
+
+    A program with a name alone counts: a request without one is a program by itself, whose time is its E2E.
+
+    Args:
+        observations: In any order.
+        holds: Whether a program that began then counts.
+    """
+    programs: dict[tuple[str, str], list[Observation]] = {}
+    for one in observations:
+        if one.program:
+            programs.setdefault((one.tenant, one.program), []).append(one)
+    times = []
+    for requests in programs.values():
+        begins = min(one.intended for one in requests)
+        if holds(begins) and all(one.outcome == "completed" for one in requests):
+            times.append((begins, jct(begins, max(one.intended + one.e2e for one in requests))))
+    return [seconds for _, seconds in sorted(times)]

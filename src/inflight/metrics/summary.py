@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from inflight.metrics.definitions import Percentiles, attainment, goodput, percentiles
-from inflight.metrics.observation import Observation
-from inflight.metrics.programs import completion_times
+from inflight.metrics.observation import Observation, completion_times
 
 SEGMENTS = 10
 MIN_VALUES = 3  # values in a segment

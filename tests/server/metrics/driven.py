@@ -37,7 +37,12 @@ class Driven:
         self.executor = FaultyExecutor(self.setup.capacity, self._seconds, self.setup.fate, elsewhere=elsewhere)
         self.metrics = Metrics("tiny", self.setup.capacity, self.names, version="1.2.3")
         self.loop = EngineLoop(
-            self.setup.scheduler(), self.executor, self.clock, depth=self.depth, observers=[self.metrics.observer]
+            self.setup.scheduler(),
+            self.executor,
+            self.clock,
+            depth=self.depth,
+            observers=[self.metrics.observer],
+            suspender=self.executor if self.setup.prefill_suspension else None,
         )
 
     def _seconds(self, plan: BatchPlan) -> float:

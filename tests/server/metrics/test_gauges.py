@@ -12,7 +12,7 @@ from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.types.plan import WaitUntil
 from inflight.server.metrics.page import Names
 
-from .driven import Driven, Page
+from .driven import ROOMY, STEP, Driven, Page
 
 
 def test_running_and_waiting_by_lane_and_reason() -> None:
@@ -153,3 +153,18 @@ def test_without_an_engine_the_page_says_so_and_keeps_what_was_counted() -> None
     assert page.get("inflight_engine_up") == 0
     assert page.get("inflight_output_tokens_total", lane="interactive") == 2
     assert "inflight_kv_blocks" not in page.names()
+
+
+def test_suspensions_and_the_seconds_that_steps_rested() -> None:
+    driven = Driven(replace(ROOMY, prefill_suspension=1.0))
+    driven.add(request("long", [0] * 40, output=1))
+    driven.executor.suspend_when(lambda seconds: driven.loop._scheduler.interim.due or seconds >= STEP / 2)
+    driven.advance()
+    driven.add(request("short", [1] * 3, output=1))
+    driven.advance()
+    assert driven.page().get("inflight_suspensions_total") == 0, "its step still rests"
+    driven.drain()
+    page = driven.page()
+    assert page.get("inflight_suspensions_total") >= 1
+    assert page.get("inflight_suspended_seconds_total") >= STEP, "the interim step took as long"
+    assert not any(name.startswith("inflight_susp") for name in Driven().page().names())

@@ -12,6 +12,7 @@ from core.builders import request
 from inflight.core.scheduling.stats import AdapterStats
 from inflight.core.speculation.speculation import SpeculationStats
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
+from inflight.core.types.suspension import SuspensionStats
 from inflight.execution.grammars.compiled_grammars import GrammarTally
 from inflight.server.metrics.page import Metrics, Names
 
@@ -48,6 +49,7 @@ def test_the_manual_lists_every_name_with_its_kind_and_labels() -> None:
         tiers=TierStats(),
         folder=FolderStats(0, 0, 0, 0, 0, 0, 0, 0),
         handed_over=KVExportStats(),
+        suspended=SuspensionStats(),
     )
     manual = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
     of_several = re.compile(r"^## (Several models|Replicas)\n.*?(?=^## )", re.MULTILINE | re.DOTALL)

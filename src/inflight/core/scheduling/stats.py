@@ -20,6 +20,7 @@ from inflight.core.speculation.speculation import SpeculationStats
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import GrammarStats
+from inflight.core.types.suspension import SuspensionStats
 from inflight.core.types.timings import ADAPTER, KV, Timings
 
 MAX_NAMED = 24  # waiting sequences of a lane that a dump lists, unless all are asked for
@@ -85,7 +86,7 @@ class SchedulerStats:
         state_hits: Rows that began from a checkpoint, in total.
         state_missed_tokens: Tokens computed again for want of a checkpoint, though their blocks were found, in total.
         speculation: None where nothing is counted.
-        grammars, folder, handed_over: Added by the engine's loop; None where there are none.
+        grammars, folder, handed_over, suspended: Added by the engine's loop; None where there are none.
         adapters: None without adapter slots.
         tiers: None without tiers and peers.
     """
@@ -116,6 +117,7 @@ class SchedulerStats:
     tiers: TierStats | None = None
     folder: FolderStats | None = None
     handed_over: KVExportStats | None = None
+    suspended: SuspensionStats | None = None
 
     @property
     def compiling(self) -> int:

@@ -29,6 +29,18 @@ class Suspension(Struct, frozen=True):
     seconds: float
 
 
+class SuspensionStats(Struct, frozen=True):
+    """Counts since the engine began.
+
+    Attributes:
+        suspensions: Times that a step was suspended; one step may be suspended several times.
+        seconds: For which steps rested.
+    """
+
+    suspensions: int = 0
+    seconds: float = 0.0
+
+
 class Suspender(Protocol):
     """An executor that computes steps in `submit`, and can suspend them."""
 

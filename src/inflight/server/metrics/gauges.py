@@ -12,6 +12,7 @@ from inflight.core.speculation.speculation import SpeculationStats
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
 from inflight.core.types.plan import Capacity
 from inflight.core.types.sampling import GrammarStats
+from inflight.core.types.suspension import SuspensionStats
 from inflight.core.types.timings import ADAPTER, GRAMMAR, KV, QUEUE_REASONS
 from inflight.metrics.definitions import kv_waste, occupancy
 from inflight.server.metrics.families import labelled
@@ -34,6 +35,8 @@ def collect(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
         yield from collect_folder(stats.folder)
     if stats.handed_over is not None:
         yield from collect_exports(stats.handed_over)
+    if stats.suspended is not None:
+        yield from _suspensions(stats.suspended)
 
 
 def _sequences(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
@@ -142,6 +145,12 @@ def _totals(stats: SchedulerStats) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "inflight_prefix_cache_hit_tokens", "Of the tokens looked up, found in the prefix cache.", stats.prefix_hits
     )
+
+
+def _suspensions(stats: SuspensionStats) -> Iterator[Metric]:
+    about = "Times that a step was suspended between two layers, for short prompts."
+    yield CounterMetricFamily("inflight_suspensions", about, stats.suspensions)
+    yield CounterMetricFamily("inflight_suspended_seconds", "For which suspended steps rested.", stats.seconds)
 
 
 def _speculation(stats: SpeculationStats) -> Iterator[Metric]:
