@@ -54,7 +54,8 @@ def test_a_model_that_does_not_fit_has_no_speed(
     monkeypatch.setattr(memory, "machine_memory", lambda: MachineMemory(2**34, 2**34, "a test"))
     show.print_cards([card])
     told = capsys.readouterr().out
-    assert "no weights" in told and "0.4" not in told
+    assert "no weights" in told and "0.4" not in told and show._row(card)[-2:] == ("does not fit", "")
+    assert show.card_json(card)["fits"] is False and not show.card_json(card)["tokens_per_s"]
     assert "big does not fit: its weights take 18.6 GiB of memory, and this machine has 16.0 GiB." in told
 
 

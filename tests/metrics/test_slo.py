@@ -66,10 +66,10 @@ def test_one_percentile_for_all_limits() -> None:
 
 def test_values_are_those_of_the_definitions() -> None:
     runs = [seen(0.1 * number, 0.02, 0.04) for number in range(1, 101)]
-    assert percentile(runs, "ttft", 0.5) == pytest.approx(5.05)
+    assert percentile(runs, "ttft", 0.5) == pytest.approx(5.0) == Slo("ttft", 1.0, 0.5).value(runs)
     assert percentile(runs, "tpot", 0.5) == pytest.approx(0.03)
     assert percentile(runs, "itl", 0.9) == pytest.approx(0.04)
-    assert percentile(runs, "e2e", 0.5) == pytest.approx(5.11)
+    assert percentile(runs, "e2e", 0.5) == pytest.approx(5.06) == Slo("e2e", 1.0, 0.5).value(runs)
 
 
 @pytest.mark.parametrize("short", [0, 60])

@@ -15,7 +15,7 @@ from inflight.planning.demand import Traced, traffic_of
 from inflight.planning.machine import Machine
 from inflight.planning.plan import Infeasible, Plan, PlanError, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
-from inflight.planning.result import plan_result
+from inflight.planning.result import InfeasibleResult, plan_result
 from inflight.planning.simulation import Topology, try_out
 from inflight.planning.sizing import POOLED, Question, TrialRunner, candidate_for
 
@@ -155,7 +155,10 @@ def test_impossible_slos_are_answered_with_what_is_possible() -> None:
     found = plan(question)
     assert isinstance(found, Infeasible)
     text = as_text(found)
-    assert "No number of replicas meets TTFT p99 ≤ 5 ms" in text
+    assert "No number of replicas meets TTFT p99 ≤ 5 ms: TTFT p99 is " in text and " times its limit (box)" in text
+    told = plan_result(found)
+    assert isinstance(told, InfeasibleResult) and told.missed is not None
+    assert told.missed.machine == "box" and told.missed.times_the_limit == pytest.approx(told.missed.value / 5e-3)
     advised = text.partition("--slo ")[2].partition(" ")[0]
     (slo,) = parse_slos([advised])
     assert 0.1 < slo.limit < 2

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import click
 
 from inflight.cli.declared import settings_options
 from inflight.cli.options import complete_local_model, in_download_dir
-from inflight.cli.show import described, families, families_text, located_model, print_cards
+from inflight.cli.show import card_json, described, families, families_text, located_model, print_cards
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
 from inflight.counted import counted
@@ -30,7 +29,7 @@ def command(models: Sequence[str], as_json: bool, **engine: Any) -> None:
     located = [located_model(one)[:2] for one in models] or [(one.name, one.path) for one in local_models()]
     cards, refused = described(located, EngineSettings(**engine), must=bool(models))
     if as_json:
-        found = {"families": families(), "models": [asdict(one) for one in cards], "refused": refused}
+        found = {"families": families(), "models": [card_json(one) for one in cards], "refused": refused}
         print(json.dumps(found if not models else {"models": found["models"]}))
         return
     if not models:

@@ -40,6 +40,7 @@ from inflight.planning.proposal import Overrides
 from inflight.planning.result import plan_result
 from inflight.planning.simulation import Tiers
 from inflight.planning.sizing import LayoutQuestion, Question
+from inflight.planning.slos import check_slos
 from inflight.planning.traffic import analyze_traffic
 from inflight.records.json_text import json_text
 from inflight.simulate.disagg import DisaggMode, Link
@@ -237,6 +238,7 @@ def command(
     if machine.step_model is not None:
         refuse(machine, ("model", "family"), "--hardware", "--step-model")
     slos = parse_slos(asked.slo)
+    check_slos(slos)
     check_writable(output.write_config, reads=[asked.trace, machine.step_model, machine.hardware_file])
     demand = demand_of(asked, longest_of(machine))
     tried = drafts.asked_about(asked.seed)

@@ -42,7 +42,7 @@ def command(models: Sequence[str], as_json: bool, **engine: Any) -> None:
     located = [located_model(one) for one in models]
     cards, _ = described([(name, path) for name, path, _ in located], settings, must=True, with_speed=as_json)
     if as_json:
-        print(json.dumps({"models": [asdict(one) for one in cards]}))
+        print(json.dumps({"models": [card_json(one) for one in cards]}))
         return
     for number, (card, (_, path, local)) in enumerate(zip(cards, located, strict=True)):
         print("\n" * (number > 0) + "\n".join(f"{name:<12}{value}" for name, value in _details(card, path, local)))
@@ -172,16 +172,29 @@ def print_cards(cards: Sequence[ModelCard]) -> None:
     for card in cards:
         if card.refusal is not None:
             print(f"\n{card.name} does not run: {card.refusal}")
-        elif card.weight_bytes > machine_memory().total:
+        elif not fits(card):
             needed, total = gib(card.weight_bytes), gib(machine_memory().total)
             print(f"\n{card.name} does not fit: its weights take {needed} of memory, and this machine has {total}.")
 
 
-def _row(card: ModelCard) -> tuple[str, ...]:
-    from inflight.execution.memory import gib, machine_memory
+def fits(card: ModelCard) -> bool:
+    """Return whether this machine's memory holds a model's weights."""
+    from inflight.execution.memory import machine_memory
 
-    fits = card.weight_bytes <= machine_memory().total
-    speeds = [f"{speed:,.{0 if speed >= 10 else 1}f}" for speed in card.tokens_per_s.values()] if fits else []
+    return card.weight_bytes <= machine_memory().total
+
+
+def card_json(card: ModelCard) -> dict[str, Any]:
+    """Return a model as JSON has it; one that does not fit has no speed."""
+    found = {**asdict(card), "fits": fits(card)}
+    return found if found["fits"] else {**found, "tokens_per_s": {}}
+
+
+def _row(card: ModelCard) -> tuple[str, ...]:
+    from inflight.execution.memory import gib
+
+    speeds = [f"{speed:,.{0 if speed >= 10 else 1}f}" for speed in card.tokens_per_s.values()] if fits(card) else []
+    none = ["–", "–"] if fits(card) else ["does not fit", ""]
     active = f" ({_millions(card.active_parameters)} active)" if card.active_parameters < card.parameters else ""
     return (
         card.name,
@@ -190,7 +203,7 @@ def _row(card: ModelCard) -> tuple[str, ...]:
         f"{_millions(card.parameters)}{active}",
         gib(card.file_bytes) if card.file_bytes else "no weights",
         gib(card.weight_bytes),
-        *(speeds or ["–", "–"]),
+        *(speeds or none),
     )
 
 

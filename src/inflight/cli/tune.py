@@ -27,6 +27,7 @@ from inflight.planning.proposal import MAX_ROWS, Overrides
 from inflight.planning.rendering import render
 from inflight.planning.result import tune_result
 from inflight.planning.simulation import measure_on
+from inflight.planning.slos import check_slos
 from inflight.planning.steady import length, rows_at
 from inflight.planning.tuning import Check, Run, describe, tune
 from inflight.records.json_text import json_text
@@ -77,6 +78,7 @@ def command(
         raise SettingsError(
             "--slo is missing: without one all settings are equally good; give one such as --slo ttft=500(p99)."
         )
+    check_slos(slos)
     check_writable(output.output, reads=[asked.trace, given.step_model, given.hardware_file])
     _check_verify(verify, given, values["load_format"])
     demand = demand_of(asked, longest_of(given))

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from inflight.metrics.definitions import quantile
 from inflight.metrics.observation import GAP_SHARE, LatencyMetric, Observation, Targets, figure_name
 
 Metric = Literal["ttft", "tpot", "itl", "e2e"]
@@ -69,13 +68,12 @@ class Slo:
         figures = [one.figure(self.metric, self.share) for one in observations]
         if all(figure is None for figure in figures):
             return math.nan
-        ordered = sorted(figure or 0.0 for figure in figures)
-        return ordered[math.ceil(self.of_requests * len(ordered) - 1e-9) - 1]
+        return _maximum(sorted(figure or 0.0 for figure in figures), self.of_requests)
 
 
 def percentile(observations: Iterable[Observation], metric: Metric, share: float) -> float:
-    """Return the percentile of one latency over all offered requests, in seconds, as reports show it; of itl over all
-    gaps of all requests. Infinite and nan as in `Slo.value`."""
+    """Return the maximum of a latency over that share of all offered requests, in seconds, as `Slo.value` does; of itl
+    over that share of all gaps of all requests. Infinite and nan as there."""
     return percentiles(observations, metric, (share,))[0]
 
 
@@ -88,14 +86,12 @@ def percentiles(observations: Iterable[Observation], metric: Metric, shares: Seq
         elif (value := one.figure(metric)) is not None:
             values.append(value)
     values.sort()
-    return tuple(_quantile(values, share) for share in shares)
+    return tuple(_maximum(values, share) for share in shares)
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    if not ordered:
-        return math.nan
-    # Between a number and infinity there is nothing to interpolate.
-    return math.inf if ordered[math.ceil(share * (len(ordered) - 1))] == math.inf else quantile(ordered, share)
+def _maximum(ordered: Sequence[float], share: float) -> float:
+    """Return the maximum over a share of sorted values; nan where there are none."""
+    return ordered[math.ceil(share * len(ordered) - 1e-9) - 1] if ordered else math.nan
 
 
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:

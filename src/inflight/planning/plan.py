@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from msgspec import Struct
 
-from inflight.metrics.slo import METRICS
+from inflight.metrics.confidence import min_samples
+from inflight.metrics.slo import METRICS, Slo
 from inflight.planning import outlook, sizing
 from inflight.planning.bottleneck import Bottleneck, bottleneck
 from inflight.planning.demand import traffic_of
@@ -112,6 +113,17 @@ class Infeasible:
     tried: Sequence[Candidate]
 
     @property
+    def nearest(self) -> tuple[Candidate, Slo, float] | None:
+        """Return the machine that misses its worst SLO by the least, that SLO and its percentile in seconds; None where
+        none was measured, as where requests are refused."""
+        missed = [
+            (one, *one.capacity.missed.missed[0])
+            for one in self.tried
+            if one.capacity.missed is not None and one.capacity.missed.missed
+        ]
+        return min(missed, key=lambda each: each[2] / each[1].limit, default=None)
+
+    @property
     def advice(self) -> str:
         """Return the SLOs that the best machine could meet, with a quarter to spare for load, as --slo takes them."""
         parts = []
@@ -159,10 +171,10 @@ def plan(
     best = min(usable, key=lambda one: (one.gpus(question.demand), one.machine.gpus))
     others = [one for one in measured if one.machine is not best.machine]
     stages.begin(PLANNED)
-    answer = replace(_first(runner, best, others, reads=1.0 if fast else sizing.THOROUGHLY), is_first=fast)
+    answer = _first(runner, best, others, fast)
     stages.end(PLANNED)
     if fast:
-        return answer
+        return replace(answer, is_first=True)
     if first is not None:
         first(answer)
     refined = refine(
@@ -202,11 +214,10 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
     return measured
 
 
-def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], reads: float) -> Plan:
-    """Return the first answer: the planned load was simulated, and nothing beside it. reads: times the usual requests
-    of that."""
+def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fast: bool) -> Plan:
+    """Return the first answer: the planned load was simulated, and nothing beside it. fast: in a shorter trial."""
     question, traffic = runner.question, runner.traffic
-    best, replicas, trial = _plan_replicas(runner, best, reads)
+    best, replicas, trial = _plan_replicas(runner, best, 1.0 if fast else sizing.THOROUGHLY, decides=not fast)
     return Plan(
         question=question,
         traffic=traffic,
@@ -225,16 +236,20 @@ def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], re
     )
 
 
-def _plan_replicas(runner: TrialRunner, best: Candidate, reads: float) -> tuple[Candidate, int, Trial]:
+def _plan_replicas(runner: TrialRunner, best: Candidate, reads: float, decides: bool) -> tuple[Candidate, int, Trial]:
     """Return the replicas that meet the SLOs with another seed than that of the search, which may be harder; with as
-    many request slots as the search needed, if those are enough for the bursts."""
+    many request slots as the search needed, if those are enough for the bursts. reads: times the usual requests.
+    decides: whether a trial runs on until it decides the SLOs."""
     demand, overrides = runner.question.demand, runner.question.overrides
     replicas, met = best.replicas(demand), best.capacity.met
     one = best if met is None else replace(best, config=sizing.with_fewer_rows(best, runner.traffic, met, overrides))
 
     def run() -> Trial:
         pooled = Topology(min(one.pooled, replicas))
-        return runner.run(one, demand.rate / replicas, seed=2, reads=reads, topology=pooled)
+        trial = runner.run(one, demand.rate / replicas, seed=2, reads=reads, topology=pooled)
+        if decides and trial.undecided and runner.question.sizes.decisive:  # it runs on
+            trial = runner.run(one, demand.rate / replicas, seed=2, topology=pooled, decides=True)
+        return trial
 
     trial = run()
     if not trial.met and one.config != best.config:
@@ -273,7 +288,8 @@ def as_text(answer: Plan | Infeasible) -> str:
     """Return the whole answer, in paragraphs."""
     if isinstance(answer, Infeasible):
         return render("infeasible", answer=answer)
-    return render("plan", plan=answer, metrics=METRICS)
+    needed = max((min_samples(slo.of_requests) for slo in answer.trial.undecided), default=0)
+    return render("plan", plan=answer, metrics=METRICS, needed=needed)
 
 
 def first_sentence(answer: Plan) -> str:

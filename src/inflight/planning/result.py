@@ -61,7 +61,8 @@ class SpeculationResult(Struct):
 
 
 class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings": "mistakes"}):
-    """refined: whether more than the planned load was simulated; else there is no interval, and nothing to compare."""
+    """refined: whether more than the planned load was simulated; else there is no interval, and nothing to compare.
+    undecided: SLOs that are kept, by fewer requests than decide that."""
 
     possible: bool = True
     refined: bool = True
@@ -79,6 +80,7 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     kv_bytes_per_gpu: float | None
     max_concurrent_sequences: int
     kept: bool
+    undecided: list[str]
     rate_per_replica: float
     highest_rate_per_replica: float
     utilisation: float
@@ -101,18 +103,30 @@ class BestResult(Struct):
     values: dict[str, float | None]
 
 
+class MissedResult(Struct):
+    slo: str
+    machine: str
+    value: float
+    times_the_limit: float
+
+
 class InfeasibleResult(Struct, kw_only=True):
-    """best: the lowest latencies of each machine."""
+    """missed: the worst SLO on the machine that misses it by the least. best: the lowest latencies of each machine."""
 
     possible: bool = False
     slos: list[str]
+    missed: MissedResult | None
     best: list[BestResult]
 
 
 def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
     if isinstance(answer, Infeasible):
         best = [BestResult(one.machine.name, _values(one.capacity.missed)) for one in answer.tried]
-        return InfeasibleResult(slos=[str(slo) for slo in answer.question.slos], best=best)
+        missed = None
+        if answer.nearest is not None:
+            one, slo, value = answer.nearest
+            missed = MissedResult(str(slo), one.machine.name, value, value / slo.limit)
+        return InfeasibleResult(slos=[str(slo) for slo in answer.question.slos], missed=missed, best=best)
     machine, traffic, demand = answer.chosen.machine, answer.traffic, answer.question.demand
     memory = machine.memory
     return PlanResult(
@@ -131,6 +145,7 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
         kv_bytes_per_gpu=None if memory is None else memory.kv_bytes,
         max_concurrent_sequences=int(machine.sequences(traffic.mean_context)),
         kept=answer.trial.met,
+        undecided=[str(slo) for slo in answer.trial.undecided],
         rate_per_replica=demand.rate / answer.replicas,
         highest_rate_per_replica=answer.chosen.rate,
         utilisation=answer.utilisation,

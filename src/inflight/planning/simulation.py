@@ -22,6 +22,7 @@ from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
 from inflight.planning.rendering import milliseconds
+from inflight.planning.slos import undecided
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.roofline import Cost
@@ -202,6 +203,11 @@ class Trial:
         if self.saturated or self.unserved:
             return False
         return all(math.isnan(value) or value <= slo.limit for slo, value in self.values.items())
+
+    @property
+    def undecided(self) -> tuple[Slo, ...]:
+        """Return the SLOs that are met, by fewer requests than decide that."""
+        return undecided(self.values, self.summary.offered) if self.met else ()
 
     @property
     def missed(self) -> list[tuple[Slo, float]]:

@@ -144,16 +144,18 @@ class TrialRunner:
         config: EngineConfig | None = None,
         reads: float = 1.0,
         topology: Topology | None = None,
+        decides: bool = False,
     ) -> Trial:
         """Run a trial at `rate` requests/s of each engine, of `reads` times as many requests as usual.
 
         seed: added to the question's. demand, model, config, topology: in place of the question's demand, the machine's
-        step model, the candidate's settings and its replicas behind a router.
+        step model, the candidate's settings and its replicas behind a router. decides: whether it takes as many steps
+        as the SLOs' percentiles need.
         """
         topology = topology or Topology(candidate.pooled)
         traffic = self.traffic if demand is None else traffic_of(demand)
         residents = rows_at(model or candidate.machine.model, traffic, rate, candidate.config.max_num_seqs)
-        run, seed = self._length(candidate, rate, topology, residents, reads), self.question.seed + seed
+        run, seed = self._length(candidate, rate, topology, residents, reads, decides), self.question.seed + seed
         offered = (demand or self.question.demand).workload(rate * topology.engines, run.requests, seed)
         config = config or candidate.config
         if topology.pools is None and not any(entry.prefix for entry in offered.entries):
@@ -161,7 +163,9 @@ class TrialRunner:
         measured = (run.begin, run.end)
         return try_out(candidate.machine, config, offered, self.question.slos, model, topology, measured=measured)
 
-    def _length(self, candidate: Candidate, rate: float, topology: Topology, residents: float, reads: float) -> Length:
+    def _length(
+        self, candidate: Candidate, rate: float, topology: Topology, residents: float, reads: float, decides: bool
+    ) -> Length:
         """Return a length that is enough for the percentiles, and for a queue to grow: in a shorter run every rate
         looks good."""
         sizes, engines = self.question.sizes, topology.engines
@@ -169,7 +173,7 @@ class TrialRunner:
         most = min(more * sizes.most, self.question.demand.max_requests)  # of a short trace
         fewest = max(sizes.fewest, sizes.decisive if reads >= 1 else 0)
         affordable = UNBOUNDED
-        if candidate.machine.depth > 1 or candidate.machine.windows != (0,):
+        if not decides and (candidate.machine.depth > 1 or candidate.machine.windows != (0,)):
             # Where few run at once, each takes about as many steps as its answer has tokens; with one step in flight
             # and no windows, equal steps are simulated together.
             steps = MAX_DECODE_STEPS * max(1.0, residents) / self.traffic.output_mean
