@@ -12,7 +12,8 @@ from msgspec import structs
 
 from inflight.core.scheduling.stats import SchedulerStats
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Executor, Pending, StepResult, Transferred
+from inflight.core.types.executor import Executor, Pending
+from inflight.core.types.plan import BatchPlan, Capacity, StepResult, Transferred
 from inflight.core.types.request import Request
 from inflight.core.types.timings import Timings
 from inflight.engine.loop import EngineLoop

@@ -17,7 +17,8 @@ from inflight.config.assembly import budget, scheduler_for
 from inflight.config.engine import LOGIT_ROWS, EngineSettings, resolve_rows
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.threads import resolve_threads
-from inflight.core.types.plan import Capacity, Executor
+from inflight.core.types.executor import Executor
+from inflight.core.types.plan import Capacity
 from inflight.core.types.suspension import Suspender
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
 from inflight.engine.loop import EngineLoop

@@ -33,8 +33,9 @@ from inflight.core.estimation.output_length import Oracle, Predictor, Quantiles
 from inflight.core.estimation.prompt_tokens import PromptTokens
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.types.executor import Executor, ExecutorWrapper, Pending
 from inflight.core.types.length_distribution import LengthDistribution, PredictedLength, of_remaining
-from inflight.core.types.plan import BatchPlan, Capacity, Executor, ExecutorWrapper, Pending, StepResult
+from inflight.core.types.plan import BatchPlan, Capacity, StepResult
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock

@@ -13,7 +13,8 @@ from itertools import count
 from msgspec import structs
 
 from benchmarks.gpu.model import BLOCK, DrawnModel
-from inflight.core.types.plan import BatchPlan, Chunk, NewRequest, Pending, Sampled, StepResult
+from inflight.core.types.executor import Pending
+from inflight.core.types.plan import BatchPlan, Chunk, NewRequest, Sampled, StepResult
 from inflight.core.types.sampling import SamplingParams
 
 _GREEDY = SamplingParams(temperature=0, max_tokens=1 << 20, ignore_eos=True)

@@ -22,7 +22,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.speculation.speculation import Drafter, SpeculationStats
 from inflight.core.types.events import FinishedEvent, TokensEvent
-from inflight.core.types.plan import Executor
+from inflight.core.types.executor import Executor
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import Clock

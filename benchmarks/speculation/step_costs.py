@@ -16,7 +16,8 @@ from benchmarks.engines import Model
 from benchmarks.results import table
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.types.plan import BatchPlan, Chunk, Executor, NewRequest
+from inflight.core.types.executor import Executor
+from inflight.core.types.plan import BatchPlan, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.counted import counted
 from inflight.engine.clock import Clock

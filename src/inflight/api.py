@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 import weakref
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from inflight.build import Engine, build_engines
-from inflight.config.engine import EngineSettings
-from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
-from inflight.config.setting import Resolved, SettingsError
-from inflight.core.scheduling.stats import SchedulerStats
+from inflight.async_engine import AsyncEngine, split_settings
+from inflight.build import build_engines
+from inflight.config.setting import Resolved
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import PoolingParams
 from inflight.core.types.sampling import SamplingParams as EngineParams
-from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
 from inflight.engine.loop import EngineLoop
 from inflight.frontend.offline import Offline
@@ -73,7 +69,7 @@ class LLM:
             prefill_engines: Number of engines that compute prompts for the one that decodes.
             settings: Fields of `EngineSettings` and `SchedulingSettings`.
         """
-        self._engine, self._prefill = build_engines(*_settings(model, settings), _path(record), prefill_engines)
+        self._engine, self._prefill = build_engines(*split_settings(model, settings), record, prefill_engines)
         self._offline = Offline(self._engine.loop, self._engine.tokenizer, self._prefill)
         self._numbers = itertools.count()
         # Without a call of close(), no thread keeps the model in memory.
@@ -294,114 +290,6 @@ class LLM:
         return prompts.text(before + text, max_tokens=most)
 
 
-class AsyncEngine:
-    """A model for asyncio: one engine that batches the requests of many consumers.
-
-    The engine runs in a thread of its own and sleeps without requests. Close it with `close()`, or use it in
-    `async with`. Settings are those of `LLM`.
-
-    A step on a CPU releases the interpreter's lock a few times: for the layers, for the logits, and for the draws of
-    many rows. Beside a busy Python thread, it may wait for Python's switch interval, 5 ms, each time. A process that
-    computes in Python beside the engine sets `switch_interval`.
-    """
-
-    def __init__(
-        self,
-        model: str | None = None,
-        *,
-        record: str | Path | None = None,
-        prefill_engines: int = 0,
-        switch_interval: float | None = None,
-        **settings: Any,
-    ):
-        """Load a model.
-
-        Args:
-            model: Name or folder; None: the built-in one.
-            record: File that the run is recorded in.
-            prefill_engines: Number of engines that compute prompts for the one that decodes.
-            switch_interval: Seconds after which a busy Python thread yields, for the whole process, until `close()`
-                (`sys.setswitchinterval`), such as 0.0005. None: unchanged.
-            settings: As of `LLM`.
-        """
-        if switch_interval is not None and not 0 < switch_interval <= 1:
-            raise SettingsError(
-                f"switch_interval is {switch_interval}; give seconds above 0, up to 1, such as 0.0005, or none."
-            )
-        self._engine, self._prefill = build_engines(*_settings(model, settings), _path(record), prefill_engines)
-        self._switch_interval_before = sys.getswitchinterval() if switch_interval is not None else None
-        if switch_interval is not None:
-            sys.setswitchinterval(switch_interval)
-        self._bridge = AsyncBridge(self._engine.loop)
-        self._numbers = itertools.count()
-
-    @property
-    def engine(self) -> Engine:
-        return self._engine
-
-    async def generate(
-        self,
-        prompt: Prompt,
-        sampling_params: SamplingParams | None = None,
-        request_id: str | None = None,
-        *,
-        adapter: str | None = None,
-        session_id: str | None = None,
-        program_id: str | None = None,
-    ) -> AsyncIterator[RequestOutput]:
-        """Yield the growing output: each item has everything so far, the last one is `finished`.
-
-        Leaving the iteration aborts the request. Arguments and errors are those of `LLM.generate`.
-        """
-        changed = self._engine.adapters.known(adapter)
-        if request_id is None:
-            request_id = f"request-{next(self._numbers)}"
-        token_ids = self._engine.prompts.tokens(prompt)
-        plain, grammar = split(sampling_params or SamplingParams())
-        now = self._engine.loop.clock.now()
-        make = self._engine.prompts.request
-        (session,) = for_each(1, session_id or "", str, "session_id")
-        (program,) = for_each(1, program_id or "", str, "program_id")
-        request = make(
-            request_id, token_ids, plain, now, grammar=grammar, adapter=changed, session=session, program=program
-        )
-        collector = OutputCollector(request, self._engine.tokenizer, prompt_text(prompt))
-        try:
-            stream = await self._bridge.open(self._prefill.assign(request))
-            self._prefill.begin(request)
-            try:
-                async for events in stream:
-                    self._prefill.end(request_id)
-                    for event in events:
-                        collector.take(event)
-                    yield collector.output()
-            finally:
-                await stream.aclose()
-        finally:
-            self._prefill.end(request_id)
-
-    async def abort(self, request_id: str) -> None:
-        """End a request; its iteration ends with finish_reason "abort"."""
-        self._bridge.abort(request_id)
-
-    async def snapshot(self) -> SchedulerStats:
-        return await self._bridge.stats()
-
-    def close(self) -> None:
-        """Stop the engine and restore the process's switch interval; idempotent."""
-        if self._switch_interval_before is not None:
-            sys.setswitchinterval(self._switch_interval_before)
-            self._switch_interval_before = None
-        self._bridge.close()
-        self._prefill.close()
-
-    async def __aenter__(self) -> AsyncEngine:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        self.close()
-
-
 def _close_both(loop: EngineLoop, prefill: PrefillEngines) -> None:
     try:
         loop.close()
@@ -409,14 +297,5 @@ def _close_both(loop: EngineLoop, prefill: PrefillEngines) -> None:
         prefill.close()
 
 
-def _settings(model: str | None, given: dict[str, Any]) -> tuple[EngineSettings, SchedulingSettings]:
-    scheduling = {name: given.pop(name) for name in tuple(given) if name in SCHEDULING_NAMES}
-    return EngineSettings(model=model, **given), SchedulingSettings.of(**scheduling)
-
-
 def _pooled(output: RequestOutput, outputs: Outputs) -> PoolingRequestOutput[Outputs]:
     return PoolingRequestOutput(output.request_id, output.prompt_token_ids, outputs, output.timings)
-
-
-def _path(record: str | Path | None) -> Path | None:
-    return None if record is None else Path(record)

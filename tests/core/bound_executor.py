@@ -16,7 +16,8 @@ import numpy as np
 from msgspec import structs
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from inflight.core.types.plan import BatchPlan, Chunk, Done, NewRequest, Sampled, StepResult
+from inflight.core.types.executor import Done
+from inflight.core.types.plan import BatchPlan, Chunk, NewRequest, Sampled, StepResult
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Grammar
 from inflight.execution.backends.protocol import Array

@@ -50,6 +50,7 @@ from inflight.core.strategies.slack import Slack
 from inflight.core.strategies.static import Static
 from inflight.core.types import kv_blocks
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.executor import Done, Pending
 from inflight.core.types.kv_blocks import KVSource
 from inflight.core.types.kv_transfer import export_tier, is_of_peers
 from inflight.core.types.plan import (
@@ -58,9 +59,7 @@ from inflight.core.types.plan import (
     BatchPlan,
     Capacity,
     Chunk,
-    Done,
     NewRequest,
-    Pending,
     StepResult,
     Transfer,
     Transferred,

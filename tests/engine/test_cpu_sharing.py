@@ -19,7 +19,8 @@ from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pending, StepResult, Transferred
+from inflight.core.types.executor import Pending
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, StepResult, Transferred
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine import cpu_sharing as sharing

@@ -24,8 +24,9 @@ from simulate.setups import chat, pool
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.types.events import FinishedEvent
+from inflight.core.types.executor import Done
 from inflight.core.types.features import features
-from inflight.core.types.plan import HOST, BatchPlan, Chunk, Done, StepResult, Transfer, WaitUntil
+from inflight.core.types.plan import HOST, BatchPlan, Chunk, StepResult, Transfer, WaitUntil
 from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 from inflight.engine.clock import VirtualClock

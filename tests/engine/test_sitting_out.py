@@ -25,7 +25,8 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Done, Sampled, StepResult, Transferred
+from inflight.core.types.executor import Done
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, StepResult, Transferred
 from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop

@@ -17,7 +17,8 @@ from inflight.core.sequence import SequenceView
 from inflight.core.speculation.speculation import Drafter, Proposal
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent, PooledEvent, TokensEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Executor
+from inflight.core.types.executor import Executor
+from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 from inflight.engine.clock import MonotonicClock

@@ -17,7 +17,7 @@ from typing import Any
 from server.scripted import write_qwenlike
 
 from inflight import build
-from inflight.core.types.plan import Executor
+from inflight.core.types.executor import Executor
 from inflight.testing.null import NullExecutor
 from inflight.testing.scripted import ScriptedExecutor
 from inflight.text import Tokenizer

@@ -16,7 +16,8 @@ from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent, TokensEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Pending
+from inflight.core.types.executor import Pending
+from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.core.types.request import Request
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.clock import MonotonicClock

@@ -15,7 +15,8 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.tenants import TenantUsage, usage_of_others
 from inflight.core.types.events import FinishedEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Pending
+from inflight.core.types.executor import Pending
+from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop

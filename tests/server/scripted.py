@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from inflight import build
-from inflight.core.types.plan import Executor
+from inflight.core.types.executor import Executor
 from inflight.testing.null import NullExecutor
 from inflight.testing.scripted import ScriptedExecutor
 from inflight.text import Tokenizer

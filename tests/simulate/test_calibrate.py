@@ -13,8 +13,9 @@ from msgspec import structs
 from inflight.config.assembly import scheduler_for
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
+from inflight.core.types.executor import Done
 from inflight.core.types.features import Features, features
-from inflight.core.types.plan import BatchPlan, Capacity, Done
+from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.engine.clock import Clock, VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.simulate.calibrate import (

@@ -13,8 +13,9 @@ from msgspec import structs
 
 from inflight.config.assembly import scheduler_for
 from inflight.config.scheduling import SchedulingSettings
+from inflight.core.types.executor import Done
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Done, StepResult
+from inflight.core.types.plan import BatchPlan, StepResult
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record

@@ -9,7 +9,8 @@ from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import Event, TokensEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Executor
+from inflight.core.types.executor import Executor
+from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.testing.null import NullExecutor

@@ -32,7 +32,8 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import thread_cpus
 from inflight.core.kv.prefix_cache import KVEventQueue
-from inflight.core.types.plan import Capacity, Executor
+from inflight.core.types.executor import Executor
+from inflight.core.types.plan import Capacity
 from inflight.core.types.sampling import SamplingParams
 from inflight.core.types.suspension import Suspender
 from inflight.counted import seconds_of_parts

@@ -24,7 +24,7 @@ _TIMEOUT = 600.0  # seconds; a peer in this process is known to be gone when it 
 def build_engines(
     settings: EngineSettings,
     scheduling: SchedulingSettings | None = None,
-    record: Path | None = None,
+    record: str | Path | None = None,
     prefill_engines: int = 0,
 ) -> tuple[Engine, PrefillEngines]:
     """Build an engine and the engines that compute its prompts, in turns. record: of the first engine.
@@ -37,11 +37,12 @@ def build_engines(
             f"prefill_engines is {prefill_engines!r}; give a whole number from 1 to {MAX_ENGINES}, or 0 for an engine "
             "that computes its prompts itself."
         )
+    path = None if record is None else Path(record)
     if not prefill_engines:
-        return build_engine(settings, scheduling, record), NO_PREFILL_ENGINES
+        return build_engine(settings, scheduling, path), NO_PREFILL_ENGINES
     secret, each = PeerSecret.new(), _share(settings, 1 + prefill_engines)
     with ExitStack() as closed_by_a_fault:
-        decode = build_engine(each, scheduling, record, peers=_peers("decode", secret))
+        decode = build_engine(each, scheduling, path, peers=_peers("decode", secret))
         closed_by_a_fault.callback(decode.loop.close)
         prefill: list[PrefillEngine] = []
         for _ in range(prefill_engines):

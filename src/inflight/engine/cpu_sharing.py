@@ -23,7 +23,8 @@ from typing import NamedTuple
 from msgspec import structs
 
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.plan import BatchPlan, Executor, ExecutorWrapper, Pending, StepResult
+from inflight.core.types.executor import Executor, ExecutorWrapper, Pending
+from inflight.core.types.plan import BatchPlan, StepResult
 from inflight.core.types.request import Request
 from inflight.engine.observers import EngineObserver
 

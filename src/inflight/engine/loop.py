@@ -29,7 +29,8 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.stats import SchedulerDump, SchedulerStats
 from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
-from inflight.core.types.plan import BatchPlan, Executor, Pending, StepResult, Transferred, WaitForTransfers, WaitUntil
+from inflight.core.types.executor import Executor, Pending
+from inflight.core.types.plan import BatchPlan, StepResult, Transferred, WaitForTransfers, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import Grammar
 from inflight.core.types.suspension import Suspender

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from inflight.core.types.plan import BatchPlan, Executor
+from inflight.core.types.executor import Executor
+from inflight.core.types.plan import BatchPlan
 
 CAPTURE_SECONDS = 10.0  # of a start; what is left is captured when it first comes
 

@@ -20,7 +20,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import load_numpy
 from inflight.core.kv.prefix_cache import KVEventQueue
-from inflight.core.types.plan import Executor
+from inflight.core.types.executor import Executor
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped

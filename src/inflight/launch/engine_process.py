@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import load_numpy
-from inflight.core.types.plan import Executor
+from inflight.core.types.executor import Executor
 from inflight.core.types.sampling import Adapter
 from inflight.engine.bridge import EventSource
 from inflight.engine.cpu_sharing import ClaimTable, CoreShare, ForegroundRequests, SharingExecutor

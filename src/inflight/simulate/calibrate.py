@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
+from inflight.core.types.executor import Executor
 from inflight.core.types.features import features
-from inflight.core.types.plan import Capacity, Executor
+from inflight.core.types.plan import Capacity
 from inflight.engine.loop import EngineLoop
 from inflight.records.checked import converted
 from inflight.simulate.fitted import (

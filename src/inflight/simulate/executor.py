@@ -7,19 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 
+from inflight.core.types.executor import Done, Pending
 from inflight.core.types.features import Features
 from inflight.core.types.features import features as features_of
-from inflight.core.types.plan import (
-    BatchPlan,
-    Capacity,
-    Chunk,
-    Done,
-    Pending,
-    Sampled,
-    Scored,
-    StepResult,
-    Transferred,
-)
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult, Transferred
 from inflight.core.types.sampling import TokenLogprob
 from inflight.core.types.suspension import StepSuspender, SuspendedStep
 from inflight.simulate.drafting import SimulatedDrafts

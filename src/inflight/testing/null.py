@@ -28,6 +28,7 @@ from itertools import accumulate
 
 from msgspec import structs
 
+from inflight.core.types.executor import Done, Pending
 from inflight.core.types.kv_blocks import first_seen
 from inflight.core.types.plan import (
     HOST,
@@ -35,9 +36,7 @@ from inflight.core.types.plan import (
     BatchPlan,
     Capacity,
     Chunk,
-    Done,
     NewRequest,
-    Pending,
     Pooled,
     Sampled,
     Scored,

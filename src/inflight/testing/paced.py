@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from inflight.core.types.plan import BatchPlan, Executor, ExecutorWrapper, Pending, StepResult
+from inflight.core.types.executor import Executor, ExecutorWrapper, Pending
+from inflight.core.types.plan import BatchPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True)

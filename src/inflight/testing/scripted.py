@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
-from inflight.core.types.plan import BatchPlan, Executor, ExecutorWrapper, NewRequest, Pending
+from inflight.core.types.executor import Executor, ExecutorWrapper, Pending
+from inflight.core.types.plan import BatchPlan, NewRequest
 
 Script = Callable[[tuple[int, ...], int], Sequence[int]]
 

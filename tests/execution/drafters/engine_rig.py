@@ -14,7 +14,8 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.speculation.speculation import Allotment, ExecutorDrafter
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent, TokensEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Pending, StepResult
+from inflight.core.types.executor import Pending
+from inflight.core.types.plan import BatchPlan, Capacity, StepResult
 from inflight.core.types.request import Request
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop

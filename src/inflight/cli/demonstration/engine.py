@@ -8,7 +8,7 @@ import sys
 
 from inflight.cli.demonstration.server import PACE
 from inflight.config.setting import Resolved
-from inflight.core.types.plan import Executor
+from inflight.core.types.executor import Executor
 from inflight.launch import engine_process
 from inflight.testing.paced import PacedExecutor
 

@@ -17,7 +17,7 @@ decoding. The row keeps the sampled tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -367,70 +367,6 @@ class Capacity(Struct, frozen=True, omit_defaults=True):
         """Return the blocks of a transfer by their bytes: a checkpoint counts as several."""
         states = transfer.groups.count(self.state_group)
         return len(transfer.blocks) + states * (max(1, self.state_blocks) - 1)
-
-
-class Pending(Protocol):
-    """A step that was submitted."""
-
-    def result(self) -> StepResult:
-        """Wait for the step, and return its result; a failed step has an error and does not raise."""
-
-
-class Executor(Protocol):
-    """Computes plans. Real, simulated, remote and null executors are the same to the engine."""
-
-    @property
-    def capacity(self) -> Capacity:
-        """Limits that plans keep to."""
-
-    def submit(self, plan: BatchPlan) -> Pending:
-        """Begin a step."""
-
-    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        """Return asynchronous transfers that have ended since the last call, in any order.
-
-        Each transfer that was begun is returned once, within a finite time, whatever became of its step.
-
-        Args:
-            seconds: Time to wait for one, where none has ended.
-
-        Returns:
-            None where no transfer is out.
-        """
-
-    def close(self) -> None:
-        """Release the device."""
-
-
-class Done:
-    """A `Pending` step whose result is there already."""
-
-    def __init__(self, result: StepResult):
-        self._result = result
-
-    def result(self) -> StepResult:
-        """Return the result."""
-        return self._result
-
-
-class ExecutorWrapper:
-    """An executor that changes what another one is given or returns; a subclass overrides the methods it changes."""
-
-    def __init__(self, executor: Executor):
-        self._executor = executor
-
-    @property
-    def capacity(self) -> Capacity:
-        return self._executor.capacity
-
-    def submit(self, plan: BatchPlan) -> Pending:
-        return self._executor.submit(plan)
-
-    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        return self._executor.poll(seconds)
-
-    def close(self) -> None:
-        self._executor.close()
 
 
 def encode_range(value: Any) -> list[int]:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from inflight.core.types.plan import BatchPlan, Capacity, Pending, StepResult, Transfer, Transferred
+from inflight.core.types.executor import Pending
+from inflight.core.types.plan import BatchPlan, Capacity, StepResult, Transfer, Transferred
 from inflight.execution.device_faults import DeviceLost
 from inflight.execution.parallel.messages import Computed, PeerLost, RanksLost, WorkerFault
 from inflight.execution.parallel.worker import token_ids
