@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tomllib
 from functools import partial
@@ -187,3 +188,39 @@ def test_a_family_of_ones_own_is_named_by_its_place(  # type: ignore[no-untyped-
     assert "--family private_models:NONE cannot be loaded" in plan(*ask, "--family", "private_models:NONE").err
     assert "--family private has no effect" in plan(*SMALL, "--family", "private_models:FAMILY").err
     assert "--family is about --hardware" in plan("--step-model", tmp_path / "config.json", "--family", "a:B").err
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """Have a terminal on which these lines are typed."""
+    typed = io.StringIO("".join(f"{line}\n" for line in lines))
+    monkeypatch.setattr(typed, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdin", typed)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+
+
+def test_without_arguments_a_terminal_is_asked(plan, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    answers(monkeypatch, "lama-3-8b", "llama-3-8b", "h1000", "h100", "-4", "4", "200", "20", "", "none")
+    told = plan()
+    assert told.code == 0, told.err
+    assert "Did you mean llama-3-8b?" in told.err and "h1000" in told.err and "-4 is not above 0." in told.err
+    asked = "--model llama-3-8b --hardware h100 --rate 4 --input-tokens 200 --output-tokens 20 --slo ttft=1000"
+    assert f"inflight plan {asked}" in told.err
+    assert "1 replica of h100" in told.out
+
+
+def test_a_trace_may_be_the_answer(plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    trace = tmp_path / "t.csv"
+    rows = "".join(f"2023-11-16 18:{number // 60:02}:{number % 60:02}.0000000,100,10\n" for number in range(200))
+    trace.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
+    answers(monkeypatch, "llama-3-8b", "h100", str(trace), "", "")
+    told = plan()
+    assert told.code == 0 and f"--trace {trace}" in told.err, told.err
+
+
+def test_nothing_is_asked_without_a_terminal_or_beside_an_environment(  # type: ignore[no-untyped-def]
+    plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "give one of them" in plan().sentence()
+    answers(monkeypatch)
+    monkeypatch.setenv("INFLIGHT_MODEL", "llama-3-8b")
+    assert "give one of them" in plan().sentence()

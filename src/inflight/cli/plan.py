@@ -14,6 +14,7 @@ from inflight.cli.drafts import DraftOptions
 from inflight.cli.files import check_writable
 from inflight.cli.machines import PricedMachineOptions, longest_of, machines_of, refuse
 from inflight.cli.options import config_option
+from inflight.cli.plan_questions import AskingVerb
 from inflight.cli.simulated_engine import DISK_SETUP_MS, SETUP_MS
 from inflight.cli.summary import show
 from inflight.cli.traffic import (
@@ -25,7 +26,6 @@ from inflight.cli.traffic import (
     slo_setting,
     trace_setting,
 )
-from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError, above_zero, check_settings, option, setting
@@ -213,7 +213,7 @@ class OutputOptions:
     as_json: bool = setting(False, "Print the answer as one JSON object.", flags=("--json",))
 
 
-@click.command("plan", cls=Verb)
+@click.command("plan", cls=AskingVerb)
 @takes(machine=PricedMachineOptions, asked=DemandOptions)
 @settings_options(SchedulingSettings, only=("strategy", "policy"), group="Settings")
 @settings_options(EngineSettings, only=("max_num_seqs", "max_num_batched_tokens"), group="Settings")
@@ -230,7 +230,8 @@ def command(
     **values: Any,
 ) -> int:
     """Size a deployment: replicas, settings, latencies and cost, with reasons, by simulating the engine's own
-    scheduler. --max-num-seqs and --max-num-batched-tokens are chosen unless given.
+    scheduler. --max-num-seqs and --max-num-batched-tokens are chosen unless given. Without any option it asks, on a
+    terminal.
 
     inflight plan --model llama-3-70b --hardware a100-80 --rate 500 --input-tokens lognormal:1020:4142
     --output-tokens lognormal:129:601 --slo "ttft=1000(p99)"
