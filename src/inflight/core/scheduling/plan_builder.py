@@ -9,7 +9,7 @@ requests together, ended sequences keep row and blocks and are computed as paddi
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from inflight.core.queueing.lanes import Lane
@@ -18,8 +18,8 @@ from inflight.core.scheduling.foreground import move_late
 from inflight.core.scheduling.state import SchedulerState
 from inflight.core.scheduling.steady import find_steady
 from inflight.core.scheduling.step import Step
-from inflight.core.sequence import Sequence, SequenceView
-from inflight.core.speculation.speculation import Candidate
+from inflight.core.scheduling.step_drafts import StepDrafts
+from inflight.core.sequence import Sequence
 from inflight.core.strategies import StepShape
 from inflight.core.types.plan import BatchPlan
 from inflight.counted import UNBOUNDED
@@ -32,9 +32,7 @@ class PlanBuilder:
         self._memory, self._lanes, self._running = state.memory, state.lanes, state.running
         self._shape = _shape_for(shape, state)
         self._step = Step(number, self._shape, state)
-        # In a batch that runs to completion drafts would lengthen the padding of all rows.
-        self._speculation = None if state.running.run_to_completion else state.speculation
-        self._due: Collection[int] | None = ()  # sequences that may have drafts; None: all
+        self._drafts = StepDrafts(state, self._step)
         self._decodes: list[Sequence] = []  # running sequences that need one token, by rank
         self._yields = frozenset(shape.yields)  # of these, those that are served after prompts
         self._prompts: list[Sequence] = []  # running sequences that need more, by rank
@@ -43,12 +41,12 @@ class PlanBuilder:
 
     def build(self) -> BatchPlan | None:
         """Return the plan; None where nothing can be computed or copied now."""
-        if self._ahead and self._speculation is not None and self._speculation.waits(self._step.number):
+        if self._ahead and self._drafts.waits:
             return None
         self._running.sort()
         self._memory.begin_step(self._step.number)
         self._state.prefix_loads.start_for_newcomers()
-        held_back = self._hold_back()
+        held_back = self._drafts.hold_back(self._ahead)
         self._collect(held_back)
         if self._memory.has_windows:
             self._slide_windows()
@@ -60,7 +58,7 @@ class PlanBuilder:
             self._serve_lanes()
         else:
             self._serve_batch()
-        self._add_drafts()
+        self._drafts.add(self._decodes)
         return self._emit(held_back)
 
     # -- 1. running sequences -----------------------------------------------------------------------------------
@@ -325,69 +323,7 @@ class PlanBuilder:
                 queue.release_siblings(sequence)
                 yield from siblings
 
-    # -- 3. drafts ----------------------------------------------------------------------------------------------
-
-    def _hold_back(self) -> Collection[int]:
-        """Return the sequences to leave out of a step planned ahead, so that the next one can draft for them."""
-        if self._speculation is None:
-            return ()
-        number = self._step.number
-        self._due = due = self._speculation.due(number)
-        if not self._ahead or not due or self._state.last_full_step == number - 1:  # a long prompt fills several steps
-            return ()
-        views = [SequenceView(one) for one in self._running.sequences if one.in_flight and one.number in due]
-        return self._speculation.hold_back(number, views, len(self._running)) if views else ()
-
-    def _add_drafts(self) -> None:
-        """Add drafts to decodes whose next token no earlier plan samples, of what the step has left.
-
-        No sequence is preempted for drafts. Background work is drafted for while no other runs.
-        """
-        step, due = self._step, self._due
-        if self._speculation is None or (due is not None and not due) or not step.chunks:
-            return
-        background = not any(lane.running for lane in self._lanes.in_turn(background=False))
-        budget = step.prompt_budget(step.budget, 0, 0)
-        if background:
-            tokens = self._lanes.background_tokens((), self._shape.token_budget)
-            budget = min(budget, tokens - self._shape.token_budget + step.budget)
-        if budget <= 0:
-            self._state.last_full_step = step.number
-            return
-        due = self._shape.behind.intersection(due or self._shape.behind) if self._shape.behind else due
-        of = {one.number: one for one in self._decodes if one.in_flight == 1 and (due is None or one.number in due)}
-        new = {one.row for one in step.new_requests}  # a decode may have been preempted, and have joined again
-        indices = {
-            chunk.sequence_id: index
-            for index, chunk in enumerate(step.chunks)
-            if chunk.sequence_id in of and chunk.row not in new
-        }
-        if not indices:
-            return
-        lanes = [lane for lane in self._lanes.all() if lane.running and (background or not lane.settings.background)]
-        reserved = {lane.settings.name: self._running.spare_blocks(lane) for lane in lanes}
-        candidates = [Candidate(SequenceView(of[number]), self._draft_room(of[number], reserved)) for number in indices]
-        allotted = self._speculation.allot(step.number, step.chunks, candidates, budget)
-        for number, count, token_ids in sorted(allotted, key=lambda one: indices[one.number]):
-            count = min(count, self._draft_room(of[number], reserved))  # those before it have taken blocks
-            if count > 0:
-                step.add_drafts(indices[number], of[number], count, token_ids[:count])
-
-    def _draft_room(self, sequence: Sequence, reserved: Mapping[str, int]) -> int:
-        """Return the drafts that a sequence may have, with a token behind them.
-
-        They take blocks that are free beyond those reserved; of evictable ones the one that the sequence would take
-        with its next tokens anyway: in a pool that has been used for a while none is free.
-        """
-        left = reserved.get(sequence.request.lane)
-        if left is None or sequence.preempt_pending or sequence.slow_to_draw:
-            return 0
-        memory, num_groups = self._memory, len(sequence.block_tables)
-        spare = max(memory.num_free_blocks - left, min(num_groups, memory.num_available_blocks - left))
-        tokens = memory.draft_room(sequence, max(0, spare))
-        return min(tokens - sequence.num_computed, sequence.max_output_tokens - len(sequence.output) - 1)
-
-    # -- 4. the plan --------------------------------------------------------------------------------------------
+    # -- 3. the plan --------------------------------------------------------------------------------------------
 
     def _emit(self, held_back: Collection[int]) -> BatchPlan | None:
         step, state, running = self._step, self._state, self._running
