@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from simulate.setups import MODEL
+from simulate.setups import saved_model
 
 from inflight.cli import call
-from inflight.core.types.features import Features
-from inflight.simulate.fitted import Provenance, normalized
-from inflight.simulate.steps import Step
 
 CAPACITY = {"num_blocks": 400, "block_size": 16, "max_rows": 4, "max_model_len": 512, "vocab_size": 512}
 POLICY = """
@@ -30,12 +26,7 @@ FIXTURES = Path(__file__).parents[1] / "workload" / "fixtures"
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    sizes = [Features(k, k, k, 40 * k, 0.0) for k in range(1, 9)] + [Features(96, 1, 0, 0, 96 * 400.0)]
-    steps = [Step(held, MODEL.seconds(held) * (1 + place % 3 / 50)) for place, held in enumerate(sizes)]
-    provenance = Provenance("a test", "a machine", "2026-01-01", 9, capacity={**CAPACITY, "bytes_per_token": 1024.0})
-    path = tmp_path / "model.json"
-    replace(normalized(MODEL, steps), provenance=provenance).save(path)
-    return str(path)
+    return saved_model(tmp_path / "model.json", CAPACITY)
 
 
 @pytest.fixture

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from simulate.setups import MODEL
+from simulate.setups import MODEL, saved_model
 
 from inflight.cli import call
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.core.types.features import Features
-from inflight.simulate.fitted import FittedModel, Provenance, normalized
-from inflight.simulate.steps import Step
+from inflight.simulate.fitted import FittedModel
 
 HYBRID = "qwen3.5-27b"
 CAPACITY = {"num_blocks": 200, "block_size": 16, "max_rows": 8, "max_model_len": 512, "vocab_size": 1000}
@@ -23,12 +21,7 @@ CAPACITY = {"num_blocks": 200, "block_size": 16, "max_rows": 8, "max_model_len":
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    sizes = [Features(k, k, k, 40 * k, 0.0) for k in range(1, 9)] + [Features(96, 1, 0, 0, 96 * 400.0)]
-    steps = [Step(held, MODEL.seconds(held) * (1 + place % 3 / 50)) for place, held in enumerate(sizes)]
-    provenance = Provenance("a test", "a machine", "2026-01-01", 9, capacity={**CAPACITY, "bytes_per_token": 1024.0})
-    path = tmp_path / "model.json"
-    replace(normalized(MODEL, steps), provenance=provenance).save(path)
-    return str(path)
+    return saved_model(tmp_path / "model.json", CAPACITY)
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:

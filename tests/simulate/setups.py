@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
-from inflight.simulate.fitted import FittedModel
+from inflight.simulate.fitted import FittedModel, Provenance, normalized
 from inflight.simulate.simulation import Pool
-from inflight.simulate.steps import StepModel
+from inflight.simulate.steps import Step, StepModel
 from inflight.workload.workload import Entry, Workload
 
 MODEL = FittedModel(0.01, (0.001,), decode_context=1e-6, prefill_context=1e-6)
+
+
+def saved_model(path: Path, capacity: Mapping[str, int]) -> str:
+    """Save a step model that was calibrated on an engine of this capacity; return the path."""
+    sizes = [Features(k, k, k, 40 * k, 0.0) for k in range(1, 9)] + [Features(96, 1, 0, 0, 96 * 400.0)]
+    steps = [Step(held, MODEL.seconds(held) * (1 + place % 3 / 50)) for place, held in enumerate(sizes)]
+    provenance = Provenance("a test", "a machine", "2026-01-01", 9, capacity={**capacity, "bytes_per_token": 1024.0})
+    replace(normalized(MODEL, steps), provenance=provenance).save(path)
+    return str(path)
 
 
 @dataclass(frozen=True)
