@@ -130,6 +130,23 @@ def test_the_foreground_keeps_nearly_all_the_rest() -> None:
     assert flood.share() <= 0.1
 
 
+def test_a_burst_has_the_engine_for_itself_as_far_as_idle_time_before_makes_up_for_it() -> None:
+    flood = Flood(SATURATED, **PROMPTS)
+    flood.harness.add(*(request(f"before{n}", [n, 1, 2, 3] * 10, output=40, lane="batch") for n in range(8)))
+    flood.harness.steps(12)
+    begin = len(flood.harness.plans)
+
+    def tokens() -> int:
+        return sum(chunk.length for plan in flood.harness.plans[begin:] for chunk in plan.chunks)
+
+    while tokens() * SATURATED.lane_floor < MAX_DEFICIT:
+        assert not any(one.protected for one in inside.running(flood.harness.scheduler))
+        flood.step()
+    for _ in range(MINUTE):
+        flood.step()
+    assert flood.share(begin) * tokens() + MAX_DEFICIT + 4 * CHUNK >= SATURATED.lane_floor * tokens()
+
+
 def test_it_costs_nothing_while_no_background_work_waits() -> None:
     plans = []
     for share in (0.0, 0.05):
@@ -153,10 +170,8 @@ def test_background_lanes_share_it_by_weight() -> None:
 def test_tokens_ahead_are_repaid_within_a_bound() -> None:
     _, lane = SATURATED.scheduler()._lanes.all()
     MinShare(0.05).add([lane], [lane], 1000)
-    lane.deficit.take(5000, protected=True)
+    lane.deficit.take(5000)
     assert lane.deficit.tokens == -MAX_DEFICIT
-    lane.deficit.take(5000, protected=False)
-    assert lane.deficit.tokens == -MAX_DEFICIT, "what foreground work left is not counted against the lane"
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])

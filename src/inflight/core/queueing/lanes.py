@@ -117,11 +117,10 @@ class Deficit(Struct, eq=False):
         """Whether one more sequence of the lane is to be protected."""
         return self.tokens >= CHUNK
 
-    def take(self, tokens: int, protected: bool) -> None:
-        """Subtract tokens that the lane was served. Those of unprotected sequences, which foreground work left over,
-        take it no lower than 0, so that they are not held against the lane later."""
-        left = self.tokens - tokens
-        self.tokens = max(-MAX_DEFICIT, left) if protected else max(min(self.tokens, 0.0), left)
+    def take(self, tokens: int) -> None:
+        """Subtract tokens that the lane was served, also those that foreground work left: a burst of that costs the
+        lane its share for as long as what it had just before makes up for it."""
+        self.tokens = max(-MAX_DEFICIT, self.tokens - tokens)
 
     def reserve_row(self, blocks: int) -> None:
         """Reserve the next free row and blocks for a newcomer of the lane."""
@@ -174,7 +173,7 @@ class MinShare:
     While both have work, each step adds its share to the lanes' deficits. A lane whose deficit is worth a chunk of a
     prompt has one more sequence protected: it has the next free row and the blocks that it needs, has its tokens in
     every step, is not preempted by foreground work, and runs to its end, since its work would otherwise be computed
-    twice. Its tokens are taken off the deficit.
+    twice. All tokens that a lane is served are taken off its deficit, within a bound.
     """
 
     def __init__(self, share: float):
@@ -325,7 +324,7 @@ class Lanes:
 
     def add_min_share(self, tokens: int) -> None:
         """Add the minimum share of a planned step of so many tokens to the deficits."""
-        if self.min_share.share and any(lane.busy or lane.deficit.tokens for lane in self._by_kind[True]):
+        if self.min_share.share and any(lane.busy or lane.deficit.tokens > 0 for lane in self._by_kind[True]):
             self.min_share.add(self._by_kind[True], self.held_up(), tokens)
 
     def charge_waiting(

@@ -120,7 +120,7 @@ class Step:
         memory.publish(sequence)
         lane = self._state.lanes.of(sequence)
         lane.served(length)
-        lane.deficit.take(length, sequence.protected)
+        lane.deficit.take(length)
         if start < num_prompt_tokens:
             self._charge_prompt(sequence, start)
 
@@ -160,7 +160,7 @@ class Step:
         sequence.draft(num_drafts)
         lane = self._state.lanes.of(sequence)
         lane.served(num_drafts)
-        lane.deficit.take(num_drafts, sequence.protected)
+        lane.deficit.take(num_drafts)
 
     def padding(self, num_rows: int) -> tuple[int, ...]:
         """Return what fills each row up to the longest chunk; rows without a chunk are padding from end to end."""
