@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from inflight.core.queueing.lanes import LaneError
+from inflight.core.queueing.step_target import EFFICIENCY
 from inflight.core.types.request import RequestRefused
 
 from .. import inspect_scheduler as inside
@@ -261,18 +262,54 @@ def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
 
 
 def beside(harness: Harness) -> dict[str, int]:
-    """Tokens of a step beside one interactive stream, once the engine has learnt what steps take."""
-    harness.add(request("alone", [0], output=40))
-    harness.steps(40)
+    """Tokens of a step beside one interactive stream, once the engine has learnt what steps of any size take."""
+    for size in range(1, 8):
+        harness.add(request(f"alone {size}", [size] * size, output=6))
+        harness.steps(6)
     harness.add(request("chat", [0], output=40), *several("batch", 3, output=50))
     harness.steps(25)
     return tokens(harness)
 
 
-def test_beside_a_stream_the_batch_lane_adds_no_more_than_the_stream_is_used_to() -> None:
-    """By itself the stream has steps of one token, so that there is no room; without a target nothing is bounded."""
-    without = beside(harness_of(INTERACTIVE, batch(step_target="off")))
-    assert sum(beside(harness_of()).values()) < sum(without.values()) == 4
+def test_beside_a_stream_the_step_is_the_shortest_that_is_worth_its_setup() -> None:
+    """A step of n tokens takes (n + 2) / 64 s, so that a full one has 12 tokens in 14 / 64 s."""
+    shorter = sum(n / (n + 2) <= EFFICIENCY * 12 / 14 for n in range(1, 13))
+    assert beside(harness_of(token_budget=12)) == {"interactive": 1, "batch": shorter - 1}
+    assert sum(beside(harness_of(INTERACTIVE, batch(step_target="off"))).values()) == 4
+
+
+# -- prompts beside streams and background work -----------------------------------------------------------------
+
+
+def prompt_beside(prompt: int, others: int = 0, **settings: Any) -> list[int]:
+    """Lengths of the chunks of an interactive prompt beside an interactive stream and background work."""
+    harness = harness_of(INTERACTIVE, batch(**settings), token_budget=64, num_blocks=400, max_rows=8, max_model_len=400)
+    harness.add(request("chat", [0], output=200), *several("batch", 2, output=200))
+    harness.steps(30)
+    harness.add(request("asked", [3, 4] * (prompt // 2), output=2))
+    harness.add(*(request(f"more {n}", [n, n + 1] * 30, output=2) for n in range(others)))
+    lengths = []
+    for _ in range(8):
+        harness.steps(1)
+        lengths += [
+            chunk.length
+            for chunk in harness.plans[-1].chunks
+            if harness.owners[chunk.sequence_id][0].request.request_id == "asked"
+        ]
+    return [length for length in lengths if length > 1]
+
+
+def test_a_prompt_that_fills_most_of_a_step_is_computed_in_two_even_parts() -> None:
+    """A step beside the stream has room for 63 tokens."""
+    assert prompt_beside(36) == [36]
+    assert prompt_beside(60) == [30, 30]
+    assert prompt_beside(100) == [50, 50], "no more steps than it takes"
+    assert prompt_beside(170) == [63, 54, 53], "the last two steps are even"
+
+
+def test_prompts_are_not_divided_while_others_wait_or_where_the_lane_has_no_automatic_target() -> None:
+    assert prompt_beside(60, others=2)[0] == 60
+    assert prompt_beside(60, step_target="off") == prompt_beside(60, step_target=9.0) == [60]
 
 
 @pytest.mark.parametrize("fits", [2, 3])

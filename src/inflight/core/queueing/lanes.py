@@ -11,21 +11,19 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Sequences
 from dataclasses import dataclass, field
-from typing import Literal
 
 from msgspec import Struct
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies import Policy
+from inflight.core.queueing.step_target import StepTarget, Target
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.request_timings import OTHER, QueueWaitMeter, StepTime
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.tenants import TenantUsage
-from inflight.core.types.features import Features, features
-from inflight.core.types.plan import BatchPlan, Chunk
+from inflight.core.types.plan import Chunk
 
 HEAVIEST = 10**6  # weight: shares are to be finite numbers
-AUTO_STEP_TARGET = 0.4  # of the predicted time of a step of all tokens that foreground work leaves
 CHUNK = 16  # tokens of a prompt that are worth a row
 MAX_DEFICIT = 16 * CHUNK  # tokens, above and below 0: a lane that cannot use its share loses the rest
 MAX_RESERVED_STEPS = 32  # for which foreground newcomers wait for a reserved one; then foreground work is preempted
@@ -48,7 +46,8 @@ class LaneSettings:
     min_rows, max_rows: rows kept for this lane, and most rows it may have. min_tokens, max_tokens: the same for prompt
     tokens of a step. chunk: most prompt tokens of one sequence per step. queue_limit: most requests waiting.
     step_target: how long a step may take that holds foreground work and this background lane's. "auto": the ITL target
-    where one is set (`--itl-target`), else 0.4 of the predicted time of a full step. Seconds. "off": any time.
+    where one is set (`--itl-target`), else that of the shortest step that is worth its setup time. Seconds. "off": any
+    time.
     """
 
     name: str
@@ -61,7 +60,7 @@ class LaneSettings:
     max_tokens: int | None = None
     chunk: int | None = None
     queue_limit: int | None = None
-    step_target: float | Literal["auto", "off"] = "auto"
+    step_target: Target = "auto"
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -218,7 +217,7 @@ class Lanes:
         """max_rows, token_budget: what there is to share; what lanes keep may not add up to more. min_share: share of
         the steps' tokens that background lanes have while they have work."""
         self.min_share = MinShare(min_share)
-        self._latency = latency or LatencyModel()
+        self._step_target = StepTarget(latency or LatencyModel())
         self._lanes = {one.name: Lane(one, WaitingQueue(one.policy, cached_tokens, time)) for one in settings}
         self._by_kind = {
             background: [lane for lane in self._lanes.values() if lane.settings.background == background]
@@ -384,18 +383,15 @@ class Lanes:
         return given
 
     def background_tokens(self, foreground: Iterable[Chunk], budget: int) -> int:
-        """Tokens that background lanes may add to a step that holds these chunks of foreground lanes."""
-        targets = {lane.settings.step_target for lane in self._lanes.values() if lane.settings.background and lane.busy}
-        if targets <= {"off"} or not self._latency.ready:
+        """Return how many tokens background lanes may add to a step that holds these chunks of foreground lanes."""
+        return self._step_target.background_tokens(self._step_targets(), foreground, budget)
+
+    def even_part(self, prompt: int, begun: bool, others: int, decodes: Iterable[Chunk], budget: int) -> int:
+        """Return how many tokens foreground prompts may have in a step: `StepTarget.even_part`, while a background lane
+        with an automatic target has work."""
+        if "auto" not in self._step_targets():
             return budget
-        step = features(BatchPlan(0, tuple(foreground)))
-        if not step.tokens:
-            return budget
-        if step.prefill_context:
-            return 0  # a step with a foreground prompt is full enough, and its length is part of a TTFT
-        full_step = self._latency.seconds(Features(budget, 0, 0, 0, 0.0))
-        target = min(
-            AUTO_STEP_TARGET * full_step if one == "auto" else math.inf if one == "off" else float(one)
-            for one in targets
-        )
-        return min(budget, self._latency.max_extra_decodes(step, target))
+        return self._step_target.even_part(prompt, begun, others, decodes, budget)
+
+    def _step_targets(self) -> set[Target]:
+        return {lane.settings.step_target for lane in self._by_kind[True] if lane.busy}

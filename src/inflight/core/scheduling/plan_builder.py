@@ -8,6 +8,7 @@ requests together, ended sequences keep row and blocks and are computed as paddi
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -148,7 +149,8 @@ class PlanBuilder:
                 if not self._running:  # nothing runs, so that its newcomer lacks something else than room
                     lane.deficit.cancel_reservation()
             kept = self._kept_tokens()
-        self._serve_prompts(with_prompts, kept, has_preempted)
+        leave = 0 if any(kept.values()) else step.budget - self._even_part(with_prompts)
+        self._serve_prompts(with_prompts, kept, has_preempted, leave)
         if any(lane.busy for lane in background):
             kept_back = sum(kept.values())
             tokens = self._lanes.background_tokens(step.chunks, step.budget)
@@ -162,6 +164,16 @@ class PlanBuilder:
                 self._serve_decodes(background)
         self._serve_yielding(foreground)
         self._lanes.charge_waiting(self._reasons, step.prompt_tokens, self._running.blocks_by_lane)
+
+    def _even_part(self, lanes: list[Lane]) -> int:
+        """Return the tokens of the step that prompts of these lanes may have beside decodes."""
+        if not self._step.chunks or self._shape.whole_prompts:
+            return self._step.budget
+        running = [one.num_uncomputed for one in self._prompts if self._lanes.of(one) in lanes]
+        heads = [head.num_uncomputed for lane in lanes for head in lane.queue.first(1)]
+        first = next(itertools.chain(running, heads), 0)
+        all_tokens = sum(running) + sum(lane.queue.backlog.total.tokens for lane in lanes)
+        return self._lanes.even_part(first, bool(running), all_tokens - first, self._step.chunks, self._step.budget)
 
     def _serve_background(self, lanes: list[Lane], kept: dict[str, int], has_preempted: bool, tokens: int) -> bool:
         """Serve background lanes up to so many tokens; return whether a decode of this step preempted others."""
