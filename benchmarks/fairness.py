@@ -2,7 +2,8 @@
 
 Service is counted from the plans, not from the policy's own books: one per prompt token and two per output token,
 as VTC (arXiv 2401.00588) charges. The long runs are in virtual time on step times of a 0.5B model; `--real` repeats
-them on the real engine with the built-in model.
+them on the real engine with the built-in model. With --cpu-time that has one thread, and a clock of its CPU time, so
+that others on the machine do not count.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, takewhile
 
+from benchmarks.cpu_clock import CpuClock
 from benchmarks.drive import Observer, drive
-from benchmarks.engines import Model
+from benchmarks.engines import Model, assemble
 from benchmarks.results import table, write_section
 from benchmarks.virtual import VOCABULARY, virtual_engine
 from benchmarks.workloads import lognormal, poisson, prompt
@@ -27,6 +29,7 @@ from inflight.core.policies.fair import OUTPUT_WEIGHT, PROMPT_WEIGHT
 from inflight.core.types.plan import BatchPlan
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
+from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 
 Opener = Callable[[str, Observer | None], EngineLoop]  # by policy
@@ -44,19 +47,22 @@ class Kind:
     repeats: int = 1
 
 
-def kinds(with_real: bool) -> list[Kind]:
+def kinds(with_real: bool, cpu: bool) -> list[Kind]:
     def virtual(policy: str, observer: Observer | None) -> EngineLoop:
         return virtual_engine(SchedulingSettings.of(policy=policy), observer=observer)
 
     found = [Kind("virtual, 0.5B", VOCABULARY, virtual, backlog=1200, visits=150)]
     if with_real:
-        model = Model("built-in", num_blocks=2048, max_model_len=1024)
+        model = Model("built-in", num_blocks=2048, max_model_len=1024, threads=1 if cpu else None)
         settings = EngineSettings(max_num_seqs=32, max_model_len=1024, num_blocks=2048)
 
         def real(policy: str, observer: Observer | None) -> EngineLoop:
-            return model.loop(settings, SchedulingSettings.of(policy=policy), observer)
+            scheduling = SchedulingSettings.of(policy=policy)
+            clock = CpuClock() if cpu else MonotonicClock()
+            return assemble(model.executor(settings, scheduling), clock, settings, scheduling, observer)
 
-        found.append(Kind("real, built-in model", model.vocab_size, real, backlog=1200, visits=150, repeats=5))
+        name = f"real, built-in model, {'CPU time of one thread' if cpu else 'time'}"
+        found.append(Kind(name, model.vocab_size, real, backlog=1200, visits=150, repeats=5))
     return found
 
 
@@ -221,12 +227,14 @@ def report(kinds: list[Kind]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--real", action="store_true", help="also on the real engine, with the built-in model")
+    parser.add_argument("--cpu-time", action="store_true", help="of one thread, on the real engine")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    body = report(kinds(arguments.real))
+    body = report(kinds(arguments.real, arguments.cpu_time))
     print(body)
     if arguments.write:
         command = "python -m benchmarks.fairness" + (" --real" if arguments.real else "")
+        command += " --cpu-time" if arguments.cpu_time else ""
         write_section("fairness", "Fair share between tenants", command, body)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.comparison import log_line, options, publish, spread
+from benchmarks.cpu_clock import CpuClock
 from benchmarks.drive import Outcome, Run, drive
 from benchmarks.engines import Model, assemble
 from benchmarks.results import table
@@ -205,25 +206,6 @@ def simulated(case: Case, steps: CpuSteps, requests: list[Request], model: Subje
     loop = _loop(case, executor, clock, executor)
     run = drive(loop, requests)
     return figures(run, executor.busy)
-
-
-class CpuClock:
-    """CPU time of this process; where there is nothing to do, it is put forward."""
-
-    def __init__(self) -> None:
-        self._zero = time.process_time()
-        self.rested = 0.0  # seconds by which it was put forward
-
-    def now(self) -> float:
-        return time.process_time() - self._zero
-
-    def passed(self, seconds: float) -> None:
-        """Do nothing: CPU time passes by itself."""
-
-    def wait_until(self, moment: float, interrupt: Any = None) -> None:
-        rest = max(0.0, moment - self.now())
-        self._zero -= rest
-        self.rested += rest
 
 
 def real(case: Case, model: Subject, requests: list[Request]) -> Figures:

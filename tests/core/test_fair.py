@@ -141,6 +141,16 @@ def test_a_light_tenant_has_a_row_in_the_next_step() -> None:
     assert tenants.stand(flood=2, light=2)
 
 
+def test_the_prompt_of_a_light_tenant_goes_before_those_that_a_flood_runs() -> None:
+    tenants = Tenants(rows=4, budget=20)
+    tenants.add("flood", prompt=60, count=3)
+    tenants.step()
+    tenants.add("light", prompt=8)
+    tenants.step()
+    assert tenants.served == {"light": 8 + OUTPUT_WEIGHT, "flood": 20 + 12}
+    assert tenants.preemptions == 0
+
+
 def test_a_tenant_that_asks_for_more_than_its_share_waits_until_rows_come_free() -> None:
     tenants = flooded()
     tenants.add("second", count=3)

@@ -135,6 +135,9 @@ def guard_policy(policy: Policy, report: Report) -> Policy:
         "group": lambda policy, view: _Group(policy.group(view)),
         "group_rank": lambda policy, group, now: (0, _checked_rank(policy.group_rank(group.name, now))),
         "may_preempt": lambda policy, waiting, running: bool(policy.may_preempt(waiting, running)),
+        "goes_before": lambda policy, waiting, running: bool(
+            getattr(policy, "goes_before", policy.may_preempt)(waiting, running)
+        ),
         "arrived": lambda policy, view: policy.arrived(view),
         "started": lambda policy, view: policy.started(view),
         "preempted": preempted,

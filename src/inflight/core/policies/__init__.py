@@ -55,6 +55,11 @@ class Policy:
         """Return whether a waiting sequence may preempt a running one."""
         return False
 
+    def goes_before(self, waiting: SequenceView, running: SequenceView) -> bool:
+        """Return whether the first of the waiting has prompt tokens before a running sequence that is inside its
+        prompt. It is asked of policies that have `may_preempt`."""
+        return self.may_preempt(waiting, running)
+
     def arrived(self, view: SequenceView) -> None:
         """Note that a sequence waits for the first time."""
 

@@ -9,9 +9,9 @@ the longest prompt, M the tokens that the running batch can have at most.
 
 Preemption: the tenant that is furthest ahead loses its row first. The paper never preempts. Here a tenant that has no
 more requests than its share of the rows (by weight, among tenants with requests), and goes next anyway, gets a row at
-once, from a tenant ahead of it that has its share without it. Tenants with more requests wait for free rows, so that
-two floods do not preempt each other. The bound holds as before: the counters choose who gets a row, and the loser is
-ahead.
+once, from a tenant ahead of it that has its share without it; and its prompt is computed before those that tenants
+ahead of it run. Tenants with more requests wait for free rows, so that two floods do not preempt each other. The bound
+holds as before: the counters choose who gets a row or tokens, and the loser is ahead.
 
 If several engines serve the same tenants, each counter is charged with what the others gave (`served_elsewhere`), a
 moment late: a tenant that has one engine for itself falls behind on those that it shares. A waiting tenant is charged
@@ -62,11 +62,16 @@ class Fair(Policy):
         return self._tenant_rank(str(group))
 
     def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
+        if not self.goes_before(waiting, running):
+            return False
+        rows = self._alive[running.tenant] - self._waiting[running.tenant]
+        return rows - 1 >= self._row_share(running.tenant)
+
+    def goes_before(self, waiting: SequenceView, running: SequenceView) -> bool:
         own, other = waiting.tenant, running.tenant
         if own == other or self._tenant_rank(own) >= self._tenant_rank(other):
             return False
-        rows = self._alive[other] - self._waiting[other]
-        return self._alive[own] <= self._row_share(own) and rows - 1 >= self._row_share(other)
+        return self._alive[own] <= self._row_share(own)
 
     def arrived(self, view: SequenceView) -> None:
         self._alive[view.tenant] += 1

@@ -220,6 +220,8 @@ class PlanBuilder:
         if most is not None:
             quota = min(quota, most - step.prompt_tokens[name])
         quota_end = step.budget - quota  # the budget at which the quota is used up
+        if lane.queue.preempts and not has_preempted:
+            self._admit_waiting(lane, quota_end, leave, before_running=True)
         self._serve_running(lane, quota_end, leave)
         # A sequence preempted now must not come back before those that have rows and blocks reserved.
         blocked = (has_preempted and not lane.deficit.reserved_rows) or self._state.preemption.blocks_newcomers(lane)
@@ -242,12 +244,18 @@ class PlanBuilder:
         min_tokens = lane.min_tokens - step.prompt_tokens[lane.settings.name]
         return step.prompt_budget(step.budget - quota_end, min_tokens, leave)
 
-    def _admit_waiting(self, lane: Lane, quota_end: int, leave: int) -> str:
-        """Admit sequences of a lane while possible; return what the first one that stays lacks."""
+    def _admit_waiting(self, lane: Lane, quota_end: int, leave: int, before_running: bool = False) -> str:
+        """Admit sequences of a lane while possible; return what the first one that stays lacks.
+
+        before_running: Only those that go before a prompt that runs.
+        """
         step, shape, preemption = self._step, self._shape, self._state.preemption
         if not self._running.has_row(lane, shape) and not self._may_preempt_background(lane):
             return "rows" if lane.queue.ready else OTHER  # before any is ranked, or looked up in the cache
         for sequence in lane.queue.in_order():
+            prompts = filter(self._is_ready, self._prompts)
+            if before_running and not any(preemption.goes_before(sequence, one) for one in prompts):
+                return OTHER
             if self._memory.has_state and self._waits_for_checkpoint(sequence):
                 return OTHER  # the step in flight, behind which it has less to compute
             has_row = self._running.has_row(lane, shape)

@@ -78,6 +78,14 @@ class Preemption:
             if head is not None and (tokens := self._tokens_for_prompts_of(lane, shape)) > 0:
                 self._preempt_own_lane(head, lane, shape, tokens)
 
+    def goes_before(self, waiting: Sequence, running: Sequence) -> bool:
+        """Return whether a waiting sequence has prompt tokens before a running one of its lane."""
+        lane = self._lanes.of(waiting)
+        if self._lanes.of(running) is not lane:
+            return False
+        goes_before = lane.queue.policy.goes_before(SequenceView(waiting), SequenceView(running))
+        return goes_before and lane.queue.rank(waiting) < lane.queue.rank(running)
+
     def preempt_background(self, head: Sequence, lane: Lane, shape: StepShape) -> bool:
         """Preempt background sequences, as few as possible; none, if even all would not make room.
 
@@ -92,14 +100,16 @@ class Preemption:
     def _preempt_own_lane(self, head: Sequence, lane: Lane, shape: StepShape, tokens: int) -> None:
         """Preempt sequences of the head's own lane, too, where its policy allows it and background ones are not enough.
 
-        tokens: What the lane's prompts may have in this step; those that go on are served before the head.
+        tokens: What the lane's prompts may have in this step; those that go on are served before the head, but for
+            those that it goes before.
         """
         if self._could_admit(head, lane, shape):
             return
         victims = self._fewest(self._preemptible_for(head, lane, own_lane=True), head, lane, shape)
         if any(self._lanes.of(victim) is lane for victim in victims):
             own = (one for one in self._running.sequences if self._lanes.of(one) is lane and one not in victims)
-            if tokens > sum(one.num_uncomputed for one in own if one.finish is None and one.num_uncomputed > 1):
+            prompts = (one for one in own if one.finish is None and one.num_uncomputed > 1)
+            if tokens > sum(one.num_uncomputed for one in prompts if not self.goes_before(head, one)):
                 self._preempt(victims, head, lane)
 
     def _preempt_foreground(self, head: Sequence, lane: Lane, shape: StepShape) -> None:
