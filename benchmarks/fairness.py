@@ -169,12 +169,13 @@ def capacity(kind: Kind) -> tuple[float, float]:
 
 
 def light_beside_flood(kind: Kind, policies: tuple[str, ...]) -> Visit:
-    """A light tenant at a tenth of capacity; the flood waits from the start. Visits that came when it had dried up,
-    because capacity was measured too low, do not count."""
+    """A light tenant at a tenth of capacity, beside a flood that came a little before it: taking that in takes time,
+    too. Visits that came when it had dried up, because capacity was measured too low, do not count."""
     rate, step = capacity(kind)
     seconds = 10 * kind.visits / rate
     rng = random.Random(3)
-    arrivals = takewhile(lambda at: at < seconds, poisson(random.Random(4), rate / 10))
+    visits = takewhile(lambda at: at < seconds, poisson(random.Random(4), rate / 10))
+    arrivals = (seconds / 20 + at for at in visits)
     light = [request(str(i), "light", rng, 1, kind.vocabulary, at) for i, at in zip(count(), arrivals, strict=False)]
     flood = [request(str(i), "flood", rng, 1, kind.vocabulary) for i in range(int(1.3 * rate * seconds))]
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from inflight.core.kv.prefix_cache import CachedChain
 from inflight.core.kv.prefix_sharing import Lookup
+from inflight.core.queueing.lanes import MAX_DEFICIT
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
@@ -286,6 +287,7 @@ def _check_lanes(scheduler: Scheduler) -> None:
     assert held.num_free_rows >= kept, "rows that a lane keeps were given away"
     for lane in scheduler._lanes.all():
         assert lane.settings.max_rows is None or lane.running <= lane.settings.max_rows
+        assert abs(lane.deficit.tokens) <= MAX_DEFICIT
 
 
 def _check_rows(scheduler: Scheduler, capacity: Capacity) -> None:
