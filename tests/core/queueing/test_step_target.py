@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.queueing.step_target import EFFICIENCY, LEAST, StepTarget
+from inflight.core.queueing.step_target import EFFICIENCY, MIN_TARGET, StepTarget
 from inflight.core.types.features import Features
 from inflight.core.types.plan import Chunk
 
@@ -26,7 +26,7 @@ def test_a_step_is_as_long_as_is_worth_its_setup(setup: float) -> None:
     """Of all steps that have the share of a full step's tokens per second, it is the shortest."""
     rates = [size / (setup + EACH * size) for size in range(1, TOKENS + 1)]
     worth = next(size for size, rate in enumerate(rates, 1) if rate >= EFFICIENCY * rates[-1])
-    least = (LEAST * (setup + EACH * TOKENS) - setup) / EACH
+    least = (MIN_TARGET * (setup + EACH * TOKENS) - setup) / EACH
     tokens = 1 + learnt(setup).background_tokens(["auto"], STREAM, TOKENS - 1)
     assert abs(tokens - max(worth, least)) <= 2
 

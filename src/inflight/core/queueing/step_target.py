@@ -18,7 +18,7 @@ from inflight.core.types.plan import BatchPlan, Chunk
 
 Target = float | Literal["auto", "off"]  # seconds
 EFFICIENCY = 0.75  # tokens per second of a step beside foreground work, of those of a full step
-LEAST = 0.2  # of a full step's time, where steps have no setup time to speak of
+MIN_TARGET = 0.2  # of a full step's time, where steps have no setup time to speak of
 EVEN_PART = 0.6  # of the tokens left of a step, from which a prompt is divided
 MAX_SETUP = 1 / 8  # of a full step's time that a step without prompts takes, for one more of these to cost little
 
@@ -51,8 +51,8 @@ class StepTarget:
         tokens: (t - setup) / t = EFFICIENCY * (full - setup) / full."""
         setup, full = (self._latency.seconds(Features(size, 0, 0, 0, 0.0)) for size in (0, tokens))
         if not setup:
-            return LEAST * full
-        return max(LEAST * full, setup * full / (full - EFFICIENCY * (full - setup)))
+            return MIN_TARGET * full
+        return max(MIN_TARGET * full, setup * full / (full - EFFICIENCY * (full - setup)))
 
     def even_part(self, prompt: int, begun: bool, others: int, decodes: Iterable[Chunk], budget: int) -> int:
         """Return how many tokens foreground prompts may have in a step beside foreground decodes and background work.
