@@ -21,8 +21,9 @@ SMALL = ("--model", "llama-3-8b", "--hardware", "h100", "--rate", 4, "--input-to
 
 
 @pytest.fixture
-def plan(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def plan(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-untyped-def]
     """Trials of few requests: what is looked at is the question and the form of the answer."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("inflight.cli.plan.Question", partial(Question, requests=(60, 120, 240)))
 
     def ask(*arguments: object) -> Told:

@@ -42,6 +42,7 @@ from inflight.planning.simulation import Tiers
 from inflight.planning.sizing import LayoutQuestion, Question
 from inflight.planning.slos import check_slos
 from inflight.planning.traffic import analyze_traffic
+from inflight.planning.trial_cache import default_cache
 from inflight.records.json_text import json_text
 from inflight.simulate.disagg import DisaggMode, Link
 from inflight.simulate.roofline import network_gbps
@@ -261,6 +262,7 @@ def command(
         workers=cores(),
         progress=show,
         first=lambda found: show(first_sentence(found)),
+        cache=default_cache(),
     )
     print(json_text(to_builtins(plan_result(answer))) if output.as_json else as_text(answer))
     if not isinstance(answer, Plan):

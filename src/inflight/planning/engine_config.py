@@ -58,6 +58,9 @@ class EngineConfig:
         """Return the settings with this reason for an option."""
         return replace(self, reasons={**self.reasons, option: reason})
 
+    def without_reasons(self) -> EngineConfig:
+        return replace(self, reasons={})
+
     def options(self) -> dict[str, Resolved]:
         """Return the settings with their reasons by long option name, without those that have no effect."""
         values: dict[str, str | int | float | None] = {

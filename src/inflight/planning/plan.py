@@ -21,6 +21,7 @@ from inflight.planning.simulation import Topology, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner
 from inflight.planning.stages import Progress, Stages, quiet
 from inflight.planning.traffic import Traffic
+from inflight.planning.trial_cache import TrialCache
 from inflight.planning.warnings import warnings
 
 CLOSE = 1.1  # times as cheap that another machine must be to be preferred to the one that looked best
@@ -144,6 +145,7 @@ def plan(
     workers: int = 1,
     progress: Progress = quiet,
     first: Callable[[Plan], None] | None = None,
+    cache: TrialCache | None = None,
 ) -> Plan | Infeasible:
     """Size a deployment, and refine the answer.
 
@@ -154,6 +156,7 @@ def plan(
         workers: Processes that refine at once; the answer does not depend on them.
         progress: Called at each stage.
         first: Called with the first answer, before it is refined.
+        cache: Trials that were run before.
 
     Raises:
         PlanError: the model and the longest request fit on none of the machines.
@@ -162,7 +165,7 @@ def plan(
     found = sizing.candidates(question, traffic)
     if not found:
         raise PlanError(sentence("does_not_fit", machines=question.machines, longest=traffic.longest))
-    runner = TrialRunner(question, traffic)
+    runner = TrialRunner(question, traffic, cache)
     stages = Stages({**{_search_of(one): SEARCH for one in found[: sizing.SIMULATED]}, PLANNED: 2.0}, progress)
     measured = _measure(runner, found, stages, fast)
     usable = [one for one in measured if one.rate]

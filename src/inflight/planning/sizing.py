@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from inflight.config.setting import SettingsError
@@ -25,6 +26,7 @@ from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulation import Tiers, Topology, Trial, try_out
 from inflight.planning.steady import DRAIN, FILL, Length, length, prompt_seconds, rows_at, steady_state
 from inflight.planning.traffic import Traffic
+from inflight.planning.trial_cache import TrialCache
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.steps import StepModel
@@ -128,10 +130,10 @@ class Candidate:
 
 
 class TrialRunner:
-    """Trials for one question, each with as many requests as it takes."""
+    """Trials for one question, each with as many requests as it takes. cache: of trials that were run before."""
 
-    def __init__(self, question: Question, traffic: Traffic):
-        self.question, self.traffic = question, traffic
+    def __init__(self, question: Question, traffic: Traffic, cache: TrialCache | None = None):
+        self.question, self.traffic, self._cache = question, traffic, cache
 
     def run(
         self,
@@ -160,8 +162,13 @@ class TrialRunner:
         config = config or candidate.config
         if topology.pools is None and not any(entry.prefix for entry in offered.entries):
             config = replace(config, enable_prefix_caching=False)  # no prompt shares a prefix, and no lookup is faster
-        measured = (run.begin, run.end)
-        return try_out(candidate.machine, config, offered, self.question.slos, model, topology, measured=measured)
+        measured, slos = (run.begin, run.end), self.question.slos
+        trial = partial(try_out, candidate.machine, config, offered, slos, model, topology, measured=measured)
+        if self._cache is None:
+            return trial()
+        machine = replace(candidate.machine, cases=(), price_per_hour=None)
+        inputs = (machine, config.without_reasons(), offered, model, topology, measured)
+        return self._cache.get_or_run(inputs, slos, trial)
 
     def _length(
         self, candidate: Candidate, rate: float, topology: Topology, residents: float, reads: float, decides: bool

@@ -1,0 +1,127 @@
+"""Trials that were run before, by all that their result depends on: a question that is asked again, or with one more
+comparison, runs only trials that are new."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec import DecodeError, Struct, ValidationError, msgpack
+
+from inflight.metrics.slo import Slo
+from inflight.metrics.summary import Summary
+from inflight.planning.simulation import Drafted, Spent, Trial
+
+_PACKAGE = Path(__file__).parents[1]
+MAX_FILES = 4000  # of about 2 kB; beyond them the older half is removed
+
+
+class _Stored(Struct, array_like=True):
+    """A trial as a file has it. values: of each SLO, in the order in which they were asked."""
+
+    rate: float
+    replicas: int
+    summary: Summary
+    values: list[float]
+    percentiles: dict[str, tuple[float, ...]]
+    rows: float
+    step_seconds: float
+    by_kind: list[tuple[str, str, float]]
+    preemptions: int
+    outside: dict[str, float]
+    busy_tokens_per_s: float
+    drafted: Drafted | None
+    busy: tuple[float, ...]
+
+
+class TrialCache:
+    """Trials in files of a folder, by a digest of their inputs and of this package's source."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def get_or_run(self, inputs: tuple[Any, ...], slos: tuple[Slo, ...], run: Callable[[], Trial]) -> Trial:
+        """Return the trial of these inputs: as stored, or by running it and storing the result.
+
+        Args:
+            inputs: All that the result depends on, picklable; equal inputs have the same trial.
+            slos: Whose values it has.
+            run: Runs the trial.
+        """
+        # What is pickled is never loaded: bytes that differ for equal inputs only cost a trial.
+        content = pickle.dumps((inputs, slos), protocol=5)
+        path = self._folder / hashlib.sha256(_source_digest() + content).hexdigest()
+        with contextlib.suppress(OSError, DecodeError, ValidationError):
+            return _trial(msgpack.decode(path.read_bytes(), type=_Stored), slos)
+        trial = run()
+        with contextlib.suppress(OSError):  # no room, or a folder that may not be written: trials are run again
+            self._store(path, msgpack.encode(_stored(trial)))
+        return trial
+
+    def _store(self, path: Path, content: bytes) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        written = path.with_name(f"{path.name}.{os.getpid()}")
+        written.write_bytes(content)
+        written.replace(path)  # whole, since others may read or write it
+        self._prune()
+
+    def _prune(self) -> None:
+        files = list(self._folder.iterdir())
+        if len(files) > MAX_FILES:
+            for one in sorted(files, key=lambda one: one.stat().st_mtime)[: len(files) // 2]:
+                one.unlink(missing_ok=True)
+
+
+def default_cache() -> TrialCache:
+    """Return the cache of this user: `$XDG_CACHE_HOME/inflight/trials`."""
+    return TrialCache(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "inflight" / "trials")
+
+
+@functools.cache
+def _source_digest() -> bytes:
+    """Return a digest of this package's code and data, on which every trial depends."""
+    digest = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*")):
+        if path.suffix in (".py", ".toml", ".json"):
+            digest.update(path.read_bytes())
+    return digest.digest()
+
+
+def _stored(trial: Trial) -> _Stored:
+    return _Stored(
+        trial.rate,
+        trial.replicas,
+        trial.summary,
+        list(trial.values.values()),
+        dict(trial.percentiles),
+        trial.spent.rows,
+        trial.spent.step_seconds,
+        [(kind, bound, share) for (kind, bound), share in trial.spent.by_kind.items()],
+        trial.preemptions,
+        dict(trial.outside),
+        trial.busy_tokens_per_s,
+        trial.drafted,
+        trial.busy,
+    )
+
+
+def _trial(stored: _Stored, slos: tuple[Slo, ...]) -> Trial:
+    return Trial(
+        rate=stored.rate,
+        replicas=stored.replicas,
+        summary=stored.summary,
+        values=dict(zip(slos, stored.values, strict=True)),
+        percentiles=stored.percentiles,
+        spent=Spent(stored.rows, stored.step_seconds, {(kind, bound): share for kind, bound, share in stored.by_kind}),
+        preemptions=stored.preemptions,
+        outside=stored.outside,
+        busy_tokens_per_s=stored.busy_tokens_per_s,
+        drafted=stored.drafted,
+        busy=stored.busy,
+    )

@@ -1,0 +1,95 @@
+"""Trials that were run before: the same answer, without a trial."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inflight.metrics.slo import parse_slos
+from inflight.planning import sizing, trial_cache
+from inflight.planning.demand import traffic_of
+from inflight.planning.simulation import Drafted, Topology, Trial, try_out
+from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for
+from inflight.planning.trial_cache import TrialCache
+
+from .builders import drawn, machine
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The trials that are run, not read."""
+    found: list[object] = []
+    run = try_out
+
+    def counted(*arguments: object, **options: object) -> Trial:
+        found.append(arguments)
+        return run(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sizing, "try_out", counted)
+    return found
+
+
+def runner(folder: Path, slo: str = "ttft=4000,itl=900(p90)") -> tuple[TrialRunner, Candidate]:
+    question = Question(machines=(machine(),), demand=drawn(2.0), slos=parse_slos([slo]), requests=(20, 30, 60))
+    traffic = traffic_of(question.demand)
+    one = candidate_for(question, traffic, question.machines[0], question.overrides)
+    return TrialRunner(question, traffic, TrialCache(folder)), one
+
+
+def test_a_trial_that_was_run_is_read(tmp_path: Path, runs: list[object]) -> None:
+    trials, one = runner(tmp_path / "trials")
+    first = trials.run(one, 2.0, topology=Topology())
+    again, same = runner(tmp_path / "trials")
+    priced = replace(same.machine, price_per_hour=9.0)
+    reworded = replace(same, machine=priced, config=same.config.because("policy", "another reason"))
+    assert again.run(reworded, 2.0, topology=Topology()) == first and len(runs) == 1
+
+
+def test_whatever_differs_is_run(tmp_path: Path, runs: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    trials, one = runner(tmp_path)
+    trials.run(one, 2.0, topology=Topology())
+    trials.run(one, 2.1, topology=Topology())
+    trials.run(one, 2.0, seed=1, topology=Topology())
+    trials.run(one, 2.0, topology=Topology(2))
+    trials.run(one, 2.0, topology=Topology(), model=machine(speed=2.0).model)
+    trials.run(replace(one, machine=machine(blocks=64)), 2.0, topology=Topology())
+    runner(tmp_path, "ttft=3000")[0].run(one, 2.0, topology=Topology())
+    monkeypatch.setattr(trial_cache, "_source_digest", lambda: b"another version")
+    trials.run(one, 2.0, topology=Topology())
+    assert len(runs) == 8
+
+
+def test_a_damaged_file_and_a_folder_that_cannot_be_written_cost_a_trial(tmp_path: Path, runs: list[object]) -> None:
+    trials, one = runner(tmp_path)
+    first = trials.run(one, 2.0, topology=Topology())
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    assert trials.run(one, 2.0, topology=Topology()) == first and len(runs) == 2
+    (tmp_path / "file").write_text("no folder")
+    assert runner(tmp_path / "file")[0].run(one, 2.0, topology=Topology()) == first and len(runs) == 3
+
+
+def test_what_is_rare_in_a_trial_is_stored_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials, one = runner(tmp_path)
+    found = trials.run(one, 2.0, topology=Topology())
+    rare = replace(
+        found,
+        values=dict.fromkeys(found.values, float("inf")),
+        spent=found.spent._replace(by_kind={("linear", "compute"): 0.25}),
+        outside={"longer than fitted": 0.5},
+        drafted=Drafted(0.5, 1.25),
+        busy=(0.5, 1.0),
+    )
+    cache, slos = TrialCache(tmp_path), trials.question.slos
+    assert cache.get_or_run(("rare",), slos, lambda: rare) == rare
+    assert cache.get_or_run(("rare",), slos, lambda: found) == rare
+
+
+def test_old_trials_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_cache, "MAX_FILES", 4)
+    trials, one = runner(tmp_path)
+    for seed in range(5):
+        trials.run(one, 2.0, seed=seed, topology=Topology())
+    assert len(list(tmp_path.iterdir())) == 3
