@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,32 @@ def test_models_of_one_name_and_size_have_different_salts(tmp_path: Path) -> Non
         (tmp_path / name / "model.safetensors").write_bytes(content)
     salts = {model_salt("m", [tmp_path / name / "model.safetensors"]) for name in "ab"}
     assert len(salts) == 2
+
+
+@pytest.mark.parametrize("lie", [1, MOST - 1])
+@pytest.mark.parametrize(("topic", "most_reversed"), [(0.0, 1 / 3), (3.0, 1 / 8)])
+def test_a_tenant_whose_outputs_lie_reverses_few_pairs_of_others(lie: int, topic: float, most_reversed: float) -> None:
+    """Half of all outputs have one length, whatever their states say: of texts of their own, or of the others'.
+
+    Its states are those that others' prompts have, but for a topic.
+    """
+    answers, of_topic = Answers(), np.random.default_rng(9).standard_normal(WIDTH).astype(np.float32)
+    asked, probe, plain = [Asked(10, 0, MOST, False)], LengthProbe(WIDTH, "model/"), LengthProbe(WIDTH, "model/")
+    for _ in range(800):
+        (state, length), (other, _) = answers.next(), answers.next()
+        for one in (probe, plain):
+            (read,) = one.read(state, asked, [None])
+            if read is not None:
+                one.learn([read], min(length, MOST), ended=length < MOST)
+        (read,) = probe.read(other + topic * of_topic, asked, [None])
+        if read is not None:
+            probe.learn([read], lie, ended=True)
+    honest = [answers.next()[0] for _ in range(40)]
+    means = [
+        [of_remaining(one.predictions(one.read(state, asked, [None]))[0].tolist(), MOST, 0).mean() for state in honest]  # type: ignore[arg-type]
+        for one in (plain, probe)
+    ]
+    pairs = list(combinations(range(40), 2))
+    assert sum((means[0][a] < means[0][b]) != (means[1][a] < means[1][b]) for a, b in pairs) < most_reversed * len(
+        pairs
+    )

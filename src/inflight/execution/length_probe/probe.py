@@ -5,6 +5,10 @@ TRAIL found (arXiv 2410.01035), at the position that samples. Each of its number
 the prompt's length, the output so far and max_tokens join it, and whether a grammar limits the output. `hazards` makes
 probabilities of that, and `calibration` corrects them. Ends of prompts have hazards of their own; those of later states
 read the state at the prompt's end, too, which says most.
+
+A probe learns from all tenants, so that one may lie to it. With half of all outputs, all of one length, a tenant
+reverses the order of one in eight pairs of others' outputs at most where its texts are its own, and of one in three
+where it sends theirs (`test_probe`). How long a request waits by such an order is bounded (`core/policies/sjf.py`).
 """
 
 from __future__ import annotations
