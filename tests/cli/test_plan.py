@@ -54,6 +54,13 @@ def test_a_70b_model_for_five_hundred_requests_a_second(plan, tmp_path: Path) ->
     assert "replicas of" in config.read_text().splitlines()[0]
 
 
+def test_a_checkpoint_in_mxfp4_is_planned_as_it_is_held(plan) -> None:  # type: ignore[no-untyped-def]
+    """65.2 GB, as the files of gpt-oss-120b: experts in 4.25 bits, all else in bf16."""
+    told = plan("--model", "openai/gpt-oss-120b", "--hardware", "h100", *SMALL[4:], "--tensor-parallel", 1, "--fast")
+    assert told.code == 0 and "weights 65.2," in told.out, told.err
+    assert "computed as mxfp4, since the model is published in mxfp4, 4 bits" in told.err
+
+
 def test_json_for_programs(plan) -> None:  # type: ignore[no-untyped-def]
     told = plan(*SMALL, "--slo", "ttft=500,itl=50(p95)", "--price", 3, "--json")
     answer = json.loads(told.out)
@@ -136,6 +143,7 @@ def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: igno
         ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 1), "fit on none of: a100-80: weights take 141"),
         ((*LLAMA, "--input-tokens", "many", "--output-tokens", 5, "--rate", 5), "Lengths 'many' are of no known form"),
         ((*LLAMA, *CHAT, "--rate", 5, "--strategy", "magic"), "--strategy is 'magic'"),
+        ((*SMALL, "--weights", "mxfp4"), "--weights mxfp4 is a format of experts, and llama-3-8b has none; give int4"),
         ((*SMALL, "--max-num-seqs", 0), "--max-num-seqs is 0"),
         ((*SMALL, "--transfer-gbps", 100), "--transfer-gbps has no effect without --compare-layouts"),
         ((*SMALL, "--decode-asks", "first"), "--decode-asks has no effect without --compare-layouts"),

@@ -20,7 +20,7 @@ from inflight.models.spec import ModelSpec, WeightFormat
 from inflight.planning.demand import Demand, traffic_of
 from inflight.planning.device import Device, calibrated_device, device_by_data_sheet
 from inflight.planning.machine import BLOCK_SIZE, DEFAULT_ROWS, Hardware, Machine, calibrated_machine
-from inflight.simulate.hardware import find_gpu, read_hardware_file
+from inflight.simulate.hardware import Precision, find_gpu, read_hardware_file
 from inflight.simulate.sources import read_step_model
 
 
@@ -41,7 +41,7 @@ class MachineOptions:
         None, "Instead of --hardware: this machine, from `inflight calibrate`.", path="present file", is_early=True
     )
     tensor_parallel: int | None = setting(None, "GPUs of one engine.")
-    weights: Literal["auto", "bf16", "fp8", "int8", "int4"] = setting(
+    weights: Literal["auto", "bf16", "fp8", "int8", "int4", "mxfp4"] = setting(
         "auto", "Number format of weights; auto: that in which the model is published.", is_choice=True
     )
     kv: Literal["bf16", "fp8", "int8"] = setting("bf16", "Number format of keys and values.", is_choice=True)
@@ -110,6 +110,11 @@ def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None) -> H
     gpu = find_gpu(given or asked.hardware or "", others, "--decode-hardware" if given else "--hardware")
     model = _model(asked)
     weights = _nearest(model.weight_format) if asked.weights == "auto" else asked.weights
+    if weights == "mxfp4" and not any(layer.mlp.experts for layer in model.layers):
+        raise SettingsError(
+            f"--weights mxfp4 is a format of experts, and {model.name or model.family} has none; give int4, or leave "
+            "it out."
+        )
     for name, numbers in (("weights", weights), ("kv", asked.kv)):
         if not gpu.computes(numbers):
             show(f"--{name} {numbers}: {gpu.name} has no units for it, so it saves memory but no arithmetic.")
@@ -132,10 +137,12 @@ def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None) -> H
     return Hardware(model=model, gpu=gpu, weights=weights, kv=asked.kv, max_loras=slots, max_lora_rank=rank)
 
 
-def _nearest(published: WeightFormat | None) -> Literal["bf16", "fp8", "int8", "int4"]:
+def _nearest(published: WeightFormat | None) -> Precision:
     """Return the format of --weights that is nearest to a published one."""
     if published is None:
         return "bf16"
+    if published.method == "mxfp4":
+        return "mxfp4"
     in_four = published.bits == 4 or (published.element_bytes or 1.0) < 0.75
     return "int4" if in_four else "fp8" if "fp8" in published.method else "int8"
 

@@ -14,10 +14,18 @@ from typing import Any, Literal
 from inflight.counted import did_you_mean
 from inflight.models.arithmetic import Packing
 
-# Storage of weights, keys and values; int4 is for weights alone, and computed in bf16.
-Precision = Literal["bf16", "fp8", "int8", "int4"]
+# Storage of weights, keys and values; int4 and mxfp4 are for weights alone, and computed in bf16. Checkpoints in mxfp4
+# keep all but experts in bf16.
+Precision = Literal["bf16", "fp8", "int8", "int4", "mxfp4"]
 # Bytes of a weight of a layer's matrix. 32 inputs share a scale of two bytes, in int4 an offset of two bytes, too.
-WEIGHT_BYTES: dict[Precision, float] = {"bf16": 2, "fp8": 1, "int8": 1 + 2 / 32, "int4": 0.5 + 4 / 32}
+# In mxfp4 32 share one of a byte.
+WEIGHT_BYTES: dict[Precision, float] = {
+    "bf16": 2,
+    "fp8": 1,
+    "int8": 1 + 2 / 32,
+    "int4": 0.5 + 4 / 32,
+    "mxfp4": 0.5 + 1 / 32,
+}
 ITEM_BYTES: dict[Precision, float] = {"bf16": 2, "fp8": 1, "int8": 1}  # of an activation, a key or a value
 
 
@@ -26,7 +34,8 @@ def packing(precision: Precision) -> Packing:
     int8, and each output of a quantized matrix has a factor of four bytes."""
     item, bf16 = WEIGHT_BYTES[precision], WEIGHT_BYTES["bf16"]
     return Packing(
-        matrix=item,
+        matrix=bf16 if precision == "mxfp4" else item,
+        expert=item if precision == "mxfp4" else None,
         head=bf16,
         table=bf16,
         other=bf16,
@@ -86,7 +95,7 @@ class Gpu:
         return self._peaks()[precision] is not None
 
     def _peaks(self) -> dict[Precision, float | None]:
-        return {"bf16": self.bf16_tflops, "fp8": self.fp8_tflops, "int8": self.int8_tops, "int4": None}
+        return {"bf16": self.bf16_tflops, "fp8": self.fp8_tflops, "int8": self.int8_tops, "int4": None, "mxfp4": None}
 
     def ridge_tokens(self, precision: Precision = "bf16") -> float:
         """Return the tokens of a step from which on it is compute-bound: peak · bytes per weight / (2 · bandwidth),
