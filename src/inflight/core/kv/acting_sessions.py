@@ -1,7 +1,7 @@
 """Acting sessions: those that rest for a moment, and the blocks that calls leave to them.
 
-They are looked at once a plan, however many calls ask: sorted by when they began, with the sums of their blocks. What
-the plan itself changes then is that sessions begin turns, at most as many as it has newcomers: these are subtracted.
+They are looked at once a plan, however many calls ask: sorted by when they began, with the sums of their blocks. The
+plan itself changes that sessions begin turns, at most as many as it has newcomers: these are subtracted.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class ActingSessions:
         return kept
 
     def _look(self) -> None:
-        self._is_current = True
         self._table.advance()
+        self._is_current = True
         acting = sorted(self._table.acting(), key=lambda one: one.began)
         self._blocks = {session: self._idle_blocks(session) for session in acting}
         self._left.clear()
@@ -86,7 +86,9 @@ class ActingSessions:
         return total
 
     def _value_changed(self, session: Session) -> None:
-        if self._is_current and session.rests_since is None and session in self._blocks:
+        if session.rests_since is not None:
+            self._is_current = False  # it begins to rest, or has rested for longer
+        elif session in self._blocks:
             self._left.append(session)
 
 

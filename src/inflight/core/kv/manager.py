@@ -6,7 +6,6 @@ Other packages call nothing behind it. The manager decides neither who is admitt
 from __future__ import annotations
 
 from collections.abc import Sequence as Sequences
-from collections.abc import Set
 
 from msgspec import Struct
 
@@ -168,6 +167,7 @@ class KVCacheManager:
         # Waiting sequences: cached prefixes, checkpoints, loads from tiers and peers.
         self.checkpoint_is_coming = self._sharing.checkpoint_is_coming
         self.wait_for_checkpoint = self._sharing.wait_for_checkpoint
+        self.hide_blocks = self._sharing.hide_blocks
         self.loading = self._loader.loading
         self.start_load = self._loader.start_load
         self.drain_loads = self._loader.drain_loads
@@ -194,9 +194,24 @@ class KVCacheManager:
         self.commit_step = self._writer.commit_step
 
     # -- waiting sequences --------------------------------------------------------------------------------------
-    def can_admit(self, sequence: Sequence, spare: int, without: Sequences[Sequence] = ()) -> bool:
-        """Return whether `admit` has the blocks that it needs now, or once the sequences `without` are preempted."""
+    def can_admit(
+        self, sequence: Sequence, spare: int, without: Sequences[Sequence] = (), at_once: bool = False
+    ) -> bool:
+        """Return whether `admit` has the blocks that it needs now, or once the sequences `without` are preempted.
+
+        at_once: And the sequence can be computed then, since no content must be stored or loaded before.
+        """
         lookup = self._sharing.find(sequence)
+        if at_once:
+            demand = self._sharing.demand(sequence, lookup)
+            blocks = [one.block for one in demand.cached]
+            num_on_host = blocks.count(None)
+            if self.is_storing or any(one.loading for one in demand.cached):
+                return False
+            if num_on_host and self._transfers.asynchronous:
+                return False
+            if not self._host.has_room(sum(demand.fresh) + num_on_host, blocks):
+                return False
         if without:
             freed = self._tables.exclusive_blocks(without)
             if not self._sharing.has_room(sequence, lookup, spare - len(freed)):
@@ -212,17 +227,6 @@ class KVCacheManager:
             return False
         kept = self._acting.kept_blocks(sequence)
         return kept > 0 and not self._sharing.has_room(sequence, self._sharing.find(sequence), spare + kept)
-
-    def can_begin(self, sequence: Sequence, spare: int) -> bool:
-        """Return whether a sequence could be computed as soon as `admit` has given it blocks: no content must be stored
-        or loaded before."""
-        if self.is_storing or not self.can_admit(sequence, spare):
-            return False
-        demand = self._sharing.demand(sequence, self._sharing.find(sequence))
-        num_on_host = sum(one.block is None for one in demand.cached)
-        if any(one.loading for one in demand.cached) or (num_on_host and self._transfers.asynchronous):
-            return False
-        return self._host.has_room(sum(demand.fresh) + num_on_host, [one.block for one in demand.cached])
 
     def blocks_to_admit(self, sequence: Sequence) -> int:
         """Return how many of the available blocks `admit` takes."""
@@ -312,16 +316,6 @@ class KVCacheManager:
         self._exporter.begin_step()
         if self._acting is not None:
             self._acting.begin_plan()
-
-    def begin_interim(self, unwritten: Set[int]) -> None:
-        """Begin an interim step. No sequence begins behind these blocks of the first group, which the suspended step
-        writes, before `end_interim`."""
-        self._sharing.hide_blocks(unwritten)
-        if self._acting is not None:
-            self._acting.begin_plan()
-
-    def end_interim(self) -> None:
-        self._sharing.hide_blocks(frozenset())
 
     def finish_plan(self) -> tuple[Transfer, ...]:
         """Complete the plan under construction; return its transfers, stores before loads."""

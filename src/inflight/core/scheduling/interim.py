@@ -86,11 +86,11 @@ class InterimSteps:
         budget = min(self._left, MAX_TOKENS)
         step = Step(number, replace(self._shape, token_budget=budget, whole_prompts=False), self._state)
         memory, running = self._state.memory, self._state.running
-        memory.begin_interim(self._unwritten(within))
+        memory.hide_blocks(self._unwritten(within))
         try:
             self._fill(step)
         finally:
-            memory.end_interim()
+            memory.hide_blocks(frozenset())
         if not step.chunks:
             return None
         tokens = budget - step.budget
@@ -184,7 +184,7 @@ class InterimSteps:
                 return
             if sequence is head or not self._is_short(sequence, lane) or state.paused.is_to_wait(sequence, lane):
                 continue
-            if not state.memory.can_begin(sequence, self._spare_blocks(sequence, lane, head)):
+            if not state.memory.can_admit(sequence, self._spare_blocks(sequence, lane, head), at_once=True):
                 return
             admitted = state.memory.admit(sequence, 0)
             assert admitted, "asked before"

@@ -71,7 +71,6 @@ class Running:
     Attributes:
         sequences: By rank as of the last plan: the first is served first, the last is preempted first.
         run_to_completion: Whether they are one batch that starts and ends together.
-        changes: Joins and leaves, since the start.
         masks_out: Transfer ids that draws wait for.
         steady: Decodes of the last plan; None after a join, an end, a preemption, a failed step, or a draw that waits.
     """
@@ -89,7 +88,6 @@ class Running:
         """watermark: share of all blocks that must stay available when a sequence joins others."""
         self.sequences: list[Sequence] = []
         self.run_to_completion = False
-        self.changes = 0
         self.masks_out: set[int] = set()
         self.steady: SteadyDecodes | None = None
         self._memory, self._lanes, self._time, self._counts = memory, lanes, time, counts
@@ -176,7 +174,6 @@ class Running:
     def join(self, sequence: Sequence) -> None:
         """Give a row to a sequence that has its blocks."""
         self.steady = None
-        self.changes += 1
         sequence.row = self._free_rows.pop()
         sequence.started = False
         self.sequences.append(sequence)
@@ -255,7 +252,6 @@ class Running:
     def _free_row(self, sequence: Sequence) -> None:
         assert sequence.row is not None
         self.steady = None
-        self.changes += 1
         self.sequences.remove(sequence)
         self._sorted -= 1
         self._lanes.of(sequence).running -= 1
