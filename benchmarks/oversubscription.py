@@ -4,22 +4,29 @@ On a simulated device in virtual time. Demand is what 32 sequences of the mean l
 are rules by which a sequence joins the batch: blocks for its prompt above a watermark (`paged`), for the longest answer
 that it allows (`reserve-request`), and below the batch's expected peak by predicted lengths (`expected-peak`), by
 quantiles or as they will be (`oracle`).
+
+    python -m benchmarks.oversubscription [--real ROUNDS] [--write]
+
+With --real demand is twice the memory, on the real engine with Qwen2.5-0.5B's shape, every rule in turn in each round.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from benchmarks.comparison import publish
+from benchmarks.comparison import log_line, publish, spread
 from benchmarks.drive import Observer, Run, drive
+from benchmarks.engines import Model
 from benchmarks.results import table
-from benchmarks.virtual import ROWS, VOCABULARY, virtual_engine
+from benchmarks.virtual import BUDGET, ROWS, VOCABULARY, virtual_engine
 from benchmarks.workloads import heavy_tailed
+from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.request import Request
+from inflight.engine.loop import EngineLoop
 from inflight.metrics.definitions import percentiles, tpot
 
 MAX_TOKENS = 512
@@ -63,18 +70,26 @@ def _p99(values: Iterable[float]) -> float:
     return found
 
 
-def serve(requests: list[Request], rule: str, demand: float) -> Found:
+Open = Callable[[SchedulingSettings, Observer, int], EngineLoop]  # of so many blocks
+
+
+def virtual(scheduling: SchedulingSettings, observer: Observer, blocks: int) -> EngineLoop:
+    return virtual_engine(scheduling, observer=observer, num_blocks=blocks)
+
+
+def serve(requests: list[Request], rule: str, demand: float, open_engine: Open = virtual) -> Found:
     """Serve requests under one of RULES."""
     lengths = [len(one.prompt_token_ids) + (one.forced_output_tokens or 0) for one in requests]
-    blocks = int(ROWS * statistics.mean(lengths) / BLOCK / demand)
     observer = Observer()
-    loop = virtual_engine(SchedulingSettings.of(**RULES[rule]), observer=observer, num_blocks=blocks)
+    blocks = int(ROWS * statistics.mean(lengths) / BLOCK / demand)
+    loop = open_engine(SchedulingSettings.of(**RULES[rule]), observer, blocks)
     run = drive(loop, requests, observer.after)
+    loop.close()
     return Found(run, observer.preemptions, loop.stats().recomputed_tokens, statistics.mean(observer.running))
 
 
-def requests(number: int, seed: int = 0) -> list[Request]:
-    return heavy_tailed(number, VOCABULARY, seed, max_tokens=MAX_TOKENS)
+def requests(number: int, seed: int = 0, vocabulary: int = VOCABULARY) -> list[Request]:
+    return heavy_tailed(number, vocabulary, seed, max_tokens=MAX_TOKENS)
 
 
 def lines(asked: list[Request], demand: float) -> list[list[object]]:
@@ -99,13 +114,59 @@ def lines(asked: list[Request], demand: float) -> list[list[object]]:
 
 HEAD = ["demand over memory", "rule", "output tokens/s", "of the best", "preemptions", "recomputed tokens", "running"]
 HEAD += ["TPOT p99, ms", "E2E p99, s"]
+REAL_TITLE = "KV memory that is too small, on a real engine"
+
+
+REAL_REQUESTS, REAL_DEMAND, REAL_LEN = 64, 2.0, 2048
+
+
+def real(rounds: int) -> str:
+    """Serve every rule in turn on the real engine; return the table."""
+    model = Model("qwen", max_model_len=REAL_LEN)
+
+    def open_engine(scheduling: SchedulingSettings, observer: Observer, blocks: int) -> EngineLoop:
+        settings = EngineSettings(
+            max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, max_model_len=REAL_LEN, num_blocks=blocks
+        )
+        return model.loop(settings, scheduling, observer)
+
+    found: dict[str, list[Found]] = {rule: [] for rule in RULES}
+    for index in range(rounds):
+        asked = requests(REAL_REQUESTS, index, model.vocab_size)
+        for rule in RULES if index % 2 == 0 else reversed(RULES):
+            found[rule].append(one := serve(asked, rule, REAL_DEMAND, open_engine))
+            log_line(f"round {index}, {rule}: {one.throughput:.1f} tokens/s, {one.preemptions} preemptions")
+    best = [max(each.throughput for each in runs) for runs in zip(*found.values(), strict=True)]
+    rows = [
+        [
+            rule,
+            spread((one.throughput for one in runs), 1),
+            spread((one.throughput / top for one, top in zip(runs, best, strict=True)), 2),
+            spread((float(one.preemptions) for one in runs), 0),
+            f"{statistics.mean(one.recomputed_tokens for one in runs):,.0f}",
+            f"{statistics.mean(one.running for one in runs):.1f}",
+            f"{statistics.mean(one.tpot_p99() for one in runs):.0f}",
+            f"{statistics.mean(one.e2e_p99() for one in runs):.1f}",
+        ]
+        for rule, runs in found.items()
+    ]
+    text = (
+        f"Demand is {REAL_DEMAND:g} times the memory, on the real engine with Qwen2.5-0.5B's shape: {REAL_REQUESTS} "
+        f"requests at once, otherwise as in virtual time; {rounds} rounds of other requests, every rule in turn in "
+        "each; `of the best` is of the round's best."
+    )
+    return f"{text}\n\n{table(HEAD[1:], rows)}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=300, help="all at once")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
+    parser.add_argument("--real", type=int, metavar="ROUNDS", help="so many rounds on the real engine instead")
     arguments = parser.parse_args()
+    if arguments.real:
+        publish("oversubscription", REAL_TITLE, real(arguments.real), arguments.write, "real")
+        return
     asked = requests(arguments.requests)
     rows = [line for demand in DEMANDS for line in lines(asked, demand)]
     text = (
