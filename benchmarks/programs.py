@@ -26,7 +26,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, product
 from multiprocessing import get_context
 from statistics import fmean
 from typing import NamedTuple
@@ -159,11 +159,11 @@ class Outcome(NamedTuple):
         return len(self.jcts) / self.seconds * 3600
 
 
-def jobs_of(seed: int) -> list[list[Turn]]:
+def jobs_of(seed: int, number: int = PROGRAMS) -> list[list[Turn]]:
     rng = random.Random(seed)
     system = tuple(rng.randrange(30_000) for _ in range(SYSTEM))
     found = []
-    for _ in range(PROGRAMS):
+    for _ in range(number):
         turns: list[Turn] = []
         tokens = SYSTEM
         for at in range(max(1, TURNS.draw(rng))):
@@ -317,15 +317,16 @@ def mixed_row(load: float, rule: int, seeds: Sequence[int], found: dict[Cell, Ou
     ]
 
 
-REAL_JOBS, REAL_RATE, REAL_GAP = 40, 2.0, 20.0  # a second; tools are so many times as fast
-REAL_BLOCKS, REAL_LEN = 200, 1024
+REAL_LOADS = {2.0: 40, 20.0: 160}  # programs by how many come in a second
+REAL_GAP = 20.0  # tools are so many times as fast
+REAL_BLOCKS, REAL_LEN = 400, 1024
 
 
-def real_jobs(seed: int, vocab_size: int) -> list[Job]:
+def real_jobs(seed: int, rate: float, vocab_size: int) -> list[Job]:
     """Return jobs that fit the built-in model's context, with tools and arrivals that suit its steps."""
     rng, now, found = random.Random(f"real {seed}"), 0.0, list[Job]()
-    for turns in jobs_of(seed)[:REAL_JOBS]:
-        now += rng.expovariate(REAL_RATE)
+    for turns in jobs_of(seed, REAL_LOADS[rate]):
+        now += rng.expovariate(rate)
         lengths = accumulate(len(turn.added) + turn.answer for turn in turns)
         kept = [turn for turn, length in zip(turns, lengths, strict=True) if length < REAL_LEN]
         real = [Turn(tuple(one % vocab_size for one in turn.added), turn.answer, turn.gap / REAL_GAP) for turn in kept]
@@ -340,30 +341,30 @@ def real_table(rounds: int) -> str:
         RULES[0].name: ("fcfs", "lru"),
         RULES[-1].name: ("program", "sessions"),
     }
-    found: dict[str, list[Outcome]] = {name: [] for name in rules}
-    for number in range(rounds):
-        for name, (policy, eviction) in rules.items():
-            settings = EngineSettings(
-                max_num_seqs=16, num_blocks=REAL_BLOCKS, max_model_len=model.max_model_len, kv_eviction=eviction
-            )
-            loop = model.loop(settings, SchedulingSettings(policy=policy))
-            found[name].append(drive(loop, loop.clock, real_jobs(number, model.vocab_size)))
-            log_line(f"{name}: mean JCT {fmean(found[name][-1].jcts):.2f} s, {found[name][-1].hits:.1%} cached")
-    first = found[RULES[0].name]
-    rows = []
-    for name, runs in found.items():
-        ratios = [fmean(one.jcts) / fmean(base.jcts) - 1 for one, base in zip(runs, first, strict=True)]
-        longest = [one.jcts[-1] / base.jcts[-1] - 1 for one, base in zip(runs, first, strict=True)]
-        rows.append(
-            [
-                name,
-                spread((fmean(one.jcts) for one in runs), 1),
-                spread((100 * one for one in ratios), 0, " %"),
-                spread((100 * one for one in longest), 0, " %"),
-                f"{fmean(one.hits for one in runs):.1%}",
-            ]
+    found: dict[tuple[float, str], list[Outcome]] = {(rate, name): [] for rate in REAL_LOADS for name in rules}
+    for number, (rate, name) in product(range(rounds), found):
+        policy, eviction = rules[name]
+        settings = EngineSettings(
+            max_num_seqs=16, num_blocks=REAL_BLOCKS, max_model_len=model.max_model_len, kv_eviction=eviction
         )
-    return table(("order, eviction", "mean JCT, s", "beside the first", "longest", "cached"), rows)
+        loop = model.loop(settings, SchedulingSettings(policy=policy))
+        found[rate, name].append(one := drive(loop, loop.clock, real_jobs(number, rate, model.vocab_size)))
+        log_line(f"{rate:g}/s, {name}: mean JCT {fmean(one.jcts):.2f} s, {one.hits:.1%} cached")
+    rows = [real_row(rate, name, runs, found[rate, RULES[0].name]) for (rate, name), runs in found.items()]
+    return table(("programs a second", "order, eviction", "mean JCT, s", "beside the first", "longest", "cached"), rows)
+
+
+def real_row(rate: float, name: str, runs: Sequence[Outcome], first: Sequence[Outcome]) -> list[str]:
+    ratios = [fmean(one.jcts) / fmean(base.jcts) - 1 for one, base in zip(runs, first, strict=True)]
+    longest = [one.jcts[-1] / base.jcts[-1] - 1 for one, base in zip(runs, first, strict=True)]
+    return [
+        f"{rate:g}",
+        name,
+        spread((fmean(one.jcts) for one in runs), 1),
+        spread((100 * one for one in ratios), 0, " %"),
+        spread((100 * one for one in longest), 0, " %"),
+        f"{fmean(one.hits for one in runs):.1%}",
+    ]
 
 
 def main() -> None:
@@ -377,9 +378,11 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.real:
         body = (
-            f"{REAL_JOBS} programs a round, {REAL_RATE:g} a second, on the built-in model (one thread, contexts of up "
-            f"to {REAL_LEN:,} tokens); KV memory of {REAL_BLOCKS} blocks of 16 tokens, tools {REAL_GAP:g} times as "
-            "fast. A round has the same programs under both.\n\n"
+            f"{' or '.join(map(str, REAL_LOADS.values()))} programs a round, on the built-in model (one thread, "
+            f"contexts of up to {REAL_LEN:,} tokens); KV memory of {REAL_BLOCKS} blocks of 16 tokens, tools "
+            f"{REAL_GAP:g} times as fast. A round has the same programs under both. The longest program is one whose "
+            "tools take longest."
+            "\n\n"
         )
         title = "Programs of agents on a real engine"
         publish("programs", title, body + real_table(arguments.real), arguments.write, "real")
