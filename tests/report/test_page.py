@@ -296,3 +296,15 @@ def overflowing(page: str, width: int, tmp_path: Path) -> set[str]:
 def test_tables_fit_on_a_desktop_and_percentiles_on_a_phone(long_ids: str, tmp_path: Path) -> None:
     assert overflowing(long_ids, 1280, tmp_path) == set()
     assert overflowing(long_ids, 390, tmp_path) == {"E2E"}, "only the many columns of single requests are scrolled"
+
+
+def test_saturated_columns_share_one_note() -> None:
+    seen = [
+        Observation(str(index), 0.1 * index, 0.1 * index + 0.2 * index, first_token=0.1 * index + 0.19 * index)
+        for index in range(200)
+    ]
+    window = Window(0.0, 20.0)
+    settings = [Setting(name, [Run(seen, summarize(seen, window), window)]) for name in ("one", "other")]
+    words = Page(render(Report("r", settings))).words
+    assert re.search(r"Saturated\. one at [\d.]+ requests/s, other at [\d.]+ requests/s\. In each latency", words)
+    assert "Saturated at" not in words

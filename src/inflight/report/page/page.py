@@ -81,18 +81,35 @@ def _parts(parts: Sequence[object]) -> dict[str, object]:
 
 
 def _notes(columns: Sequence[Column]) -> Iterator[str]:
-    """Yield notes that a reader must know before believing a figure."""
+    """Yield notes that a reader must know before believing a figure; one for all columns that it holds for."""
+    names: dict[str, list[str]] = {}
     for column in columns:
-        name = f"{column.name}: " if len(columns) > 1 else ""
-        if not column.valid:
-            yield f"{name}This run is not valid; its figures are struck out."
-        yield from (f"{name}{note}" for note in column.notes)
-        if column.saturated:
-            rate = quantity(column.runs[0].summary.requests_per_s, "requests/s")
-            yield (
-                f"{name}Saturated at {rate}: latency was still growing when the run ended, and percentiles would "
-                "measure the length of the run; there are none."
-            )
+        own = [] if column.valid else ["This run is not valid; its figures are struck out."]
+        for note in (*own, *column.notes):
+            names.setdefault(note, []).append(column.name)
+    for note, found in names.items():
+        yield note if len(columns) == 1 else f"{', '.join(found)}: {note}"
+    if saturated := [column for column in columns if column.saturated]:
+        yield _saturation(saturated, one=len(columns) == 1)
+
+
+def _saturation(columns: Sequence[Column], *, one: bool) -> str:
+    """Return the note on columns that are saturated. one: the page has no other column."""
+    grown = (
+        "latency was still growing when the run ended, and percentiles would measure the length of the run; there are "
+        "none."
+    )
+    if one:
+        return f"Saturated at {_rate(columns[0])}: {grown}"
+    loads = (
+        (f"{load}: " if load else "") + ", ".join(f"{column.setting.name} at {_rate(column)}" for column in some)
+        for load, some in by_load(columns).items()
+    )
+    return f"Saturated. {'; '.join(loads)}. In each {grown}"
+
+
+def _rate(column: Column) -> str:
+    return quantity(column.runs[0].summary.requests_per_s, "requests/s")
 
 
 def _which_run(column: Column) -> str:
