@@ -47,7 +47,7 @@ def under_pressure(setup: Setup, draw: Random, folder: Path) -> Lines:
             prompt = [draw.randint(0, 1) for _ in range(tokens)]
             loop.add(request(f"r{number}", prompt, output=length, lane=lane, arrival=loop.clock.now()))
         advance(draw.randint(0, 3))
-        if draw.random() < 0.15 and setup.strategy != "dynamic":  # see `test_recorder`
+        if draw.random() < 0.15:
             loop.abort(f"r{draw.randint(0, number)}")
             loop.clock.passed(1 / 64)
     loop.run()
