@@ -70,6 +70,7 @@ SUBJECTS: Mapping[str, Subject] = {  # by file name, in the order of the content
     ),
     "judges": Subject("Judged by others", ("conformance", "judges", "bfcl", "lm_eval", "open_webui")),
     "simulator": Subject("How true the simulator is", ("simulation_accuracy", "decision", "simulator")),
+    "published": Subject("Predicted beside what others published", ("published",)),
     "instruments": Subject("How good the instruments are", ("bench_client", "trace_loading")),
 }
 _SECTION = re.compile(r"<!-- begin (?P<name>.+?) -->\n(?P<body>.*?)\n<!-- end (?P=name) -->", re.DOTALL)

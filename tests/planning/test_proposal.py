@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from inflight.config.engine import default_depth
@@ -57,7 +59,8 @@ def test_steps_of_few_rows_are_wide_enough_for_a_prompt() -> None:
     """Memory for a handful of sequences leaves decodes alone to bound the rate; narrow steps serve as much, and make
     every first token late."""
     traffic = traffic_of(drawn(prompt="1000", answer="100"))
-    two = Hardware(model=known_model("llama-3-70b"), gpu=find_gpu("a100-80")).machine(2, traffic.mean_context)
+    small = replace(find_gpu("a100-80"), memory_gb=80)
+    two = Hardware(model=known_model("llama-3-70b"), gpu=small).machine(2, traffic.mean_context)
     for slos in (parse_slos(["ttft=50"]), parse_slos(["itl=1"]), ()):
         config = propose(two, traffic, slos, Overrides()).config
         alone, fastest = (prompt_seconds(two.model, 1000, one) for one in (config.max_num_batched_tokens, WIDEST_STEP))

@@ -16,8 +16,10 @@ from inflight.models.known import known_model, known_names, read_model
 from inflight.models.mixers.attention import Attention
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
+from inflight.simulate.collectives import all_reduce_seconds
+from inflight.simulate.efficiency import Case, efficiencies
 from inflight.simulate.hardware import data_sheets, find_gpu
-from inflight.simulate.roofline import KINDS, Case, Roofline, all_reduce_seconds, efficiencies
+from inflight.simulate.roofline import KINDS, Roofline
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate
 from inflight.simulate.tensor_parallel import TensorParallelError, min_kv_heads
 from inflight.workload.workload import Entry, Workload
@@ -118,7 +120,7 @@ def test_fewer_bits_are_read_faster_and_computed_faster_only_where_there_are_uni
         assert (ratio < 0.6) == faster
     plain, quantized = model("h100"), model("h100", weights="int4")
     assert part(DECODES, "linear", quantized) < 0.35 * part(DECODES, "linear", plain)
-    assert part(PROMPT, "linear", quantized) == pytest.approx(part(PROMPT, "linear", plain), rel=0.01)
+    assert part(PROMPT, "linear", quantized) >= part(PROMPT, "linear", plain), "weights are widened first"
     half = part(DECODES, "decode attention", model(kv="fp8")) / part(DECODES, "decode attention", model())
     assert half == pytest.approx(0.5)
 
@@ -146,7 +148,7 @@ def test_mixtures_read_the_experts_that_are_touched_and_dense_layers_whole() -> 
         * part(Features(1, 1, 1, 1, 0.0), "linear", maverick)
         / part(Features(1, 1, 1, 1, 0.0), "linear", model(gpu="h200", shape="llama-3-8b", degree=1))
     )
-    assert 1.7 < scale < 2.3
+    assert 1.7 < scale < 2.8
 
 
 def test_layers_with_a_window_stop_growing_with_the_context() -> None:
@@ -200,6 +202,21 @@ def test_heads_that_can_neither_be_shared_nor_copied_are_refused() -> None:
         Roofline(odd, find_gpu("a100-80"), 4)
     with pytest.raises(TensorParallelError, match="16 heads of linear attention, which 3 GPUs"):
         Roofline(published("qwen3.5-27b"), find_gpu("h200"), 3)
+
+
+# Milliseconds of steps that this engine measured on an H200, Llama-3.1-8B's shape (docs/results/gpu.md).
+OWN_DECODES = {1: 4.62, 8: 4.96, 32: 6.16, 128: 10.36, 256: 16.28}  # by rows at 1,024 tokens of context
+OWN_PROMPTS = {2048: 51.1, 8192: 239.7}
+
+
+def test_steps_that_this_engine_measured_come_out_as_measured() -> None:
+    roofline = Roofline(known_model("llama-3.1-8b"), find_gpu("h200"))
+    for rows, milliseconds in OWN_DECODES.items():
+        step = Features(rows, rows, rows, rows * 1024, 0.0)
+        assert roofline.seconds(step) * 1e3 == pytest.approx(milliseconds, rel=0.1), rows
+    for tokens, milliseconds in OWN_PROMPTS.items():
+        prompt = Features(tokens, 1, 1, 0, tokens * tokens / 2)
+        assert roofline.seconds(prompt) * 1e3 == pytest.approx(milliseconds, rel=0.15), tokens
 
 
 # vLLM on an H100, Qwen3-8B in bf16, 128 tokens in and 1,024 out: streams → tokens per second.

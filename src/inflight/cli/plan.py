@@ -44,8 +44,8 @@ from inflight.planning.slos import check_slos
 from inflight.planning.traffic import analyze_traffic
 from inflight.planning.trial_cache import default_cache
 from inflight.records.json_text import json_text
+from inflight.simulate.collectives import network_gbps
 from inflight.simulate.disagg import DisaggMode, Link
-from inflight.simulate.roofline import network_gbps
 from inflight.simulate.transfers import Folder, TransferRate
 from inflight.workload.arrivals import Gamma, Poisson
 from inflight.workload.lengths import parse_lengths

@@ -139,7 +139,7 @@ def _check(pools: PoolOptions, output: OutputOptions, asked: WorkloadOptions, re
 
 
 def _ends(setup: SimulationSetup, device: Device, second: Device) -> list[SimulationSetup]:
-    """Return the setup with every efficiency at its slow end, and at its fast end, where steps were not measured."""
+    """Return the setup with steps at the slow end of published runs, and at their fast end, where none was measured."""
     return [
         replace(
             setup,
@@ -274,13 +274,13 @@ def _tiers(run: Simulation) -> TierStats | None:
 
 
 def report_ends(usual: Summary, slow: Summary, fast: Summary) -> None:
-    """Print the interval of the answer, from every efficiency at its fast end to every one at its slow end."""
+    """Print the interval of the answer, from steps at the fast end of published runs to those at their slow end."""
     if usual.saturated and not fast.saturated:
-        figure("uncertain", "with every efficiency at its fast end the load is within capacity")
+        figure("uncertain", "with steps at the fast end of published runs the load is within capacity")
     elif slow.saturated and not usual.saturated:
-        figure("uncertain", "with every efficiency at its slow end the load is above capacity")
+        figure("uncertain", "with steps at the slow end of published runs the load is above capacity")
     elif fast.saturated:
-        figure("uncertain", "the load is above capacity even with every efficiency at its fast end")
+        figure("uncertain", "the load is above capacity even with steps at the fast end of published runs")
     if usual.saturated or slow.saturated:
         return
     intervals = []
@@ -289,7 +289,7 @@ def report_ends(usual: Summary, slow: Summary, fast: Summary) -> None:
         if low is not None and high is not None:
             intervals.append(f"{name.upper()} {share} {low * 1e3:,.0f} to {high * 1e3:,.0f}")
     if intervals:
-        figure("uncertain", f"{', '.join(intervals)} ms, with every efficiency at its fast and at its slow end")
+        figure("uncertain", f"{', '.join(intervals)} ms, with steps at the fast and at the slow end of published runs")
 
 
 def result_of(

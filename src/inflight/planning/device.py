@@ -12,9 +12,9 @@ from pathlib import Path
 from inflight.config.setting import SettingsError
 from inflight.models.sequence_memory import paged_kv_bytes_per_token
 from inflight.planning.machine import DEFAULT_ROWS, Hardware, Machine
+from inflight.simulate.collectives import network_gbps
 from inflight.simulate.fitted import EngineSize, FittedModel, NoisyModel
 from inflight.simulate.hardware import ITEM_BYTES
-from inflight.simulate.roofline import network_gbps
 from inflight.simulate.sources import known_of, read_step_model
 from inflight.simulate.steps import StepModel
 

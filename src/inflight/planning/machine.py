@@ -12,9 +12,10 @@ from inflight.core.types.plan import Capacity
 from inflight.core.types.sampling import DEFAULT_RANK
 from inflight.models.spec import ModelSpec
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
+from inflight.simulate.efficiency import Case
 from inflight.simulate.fitted import FittedModel, StepModelError
 from inflight.simulate.hardware import Gpu, Precision
-from inflight.simulate.roofline import Case, Roofline
+from inflight.simulate.roofline import Roofline
 from inflight.simulate.sources import known_of
 from inflight.simulate.steps import StepModel
 from inflight.simulate.tensor_parallel import TensorParallelError, check_tensor_parallel

@@ -22,6 +22,7 @@ from inflight.core.types.request import Request, RequestRefused
 from inflight.metrics.observation import Observation
 from inflight.routing.routed_request import RoutedRequest
 from inflight.simulate.disagg import AFTER, DisaggMode, Exchange, ExchangeSide, for_decode, for_prefill
+from inflight.simulate.front_end import FrontEnd
 from inflight.simulate.replicas import Replica, RoutedPool, ScaledPool
 from inflight.workload.driving import EngineFault, ObservationCollector
 from inflight.workload.workload import Pacer, Workload
@@ -89,6 +90,7 @@ class Cluster:
         decode: DecodePool | None = None,
         *,
         shares_service: bool = False,
+        front_end: FrontEnd | None = None,
     ):
         """Put a cluster together.
 
@@ -98,6 +100,7 @@ class Cluster:
             first: the pool of engines; of prefill engines where there is a decode pool.
             decode: the pool of decode engines.
             shares_service: whether replicas get each other's tenant usage.
+            front_end: what requests pass before they are routed; None: that takes no time.
         """
         self._request = request
         self._entries = workload.entries
@@ -111,6 +114,7 @@ class Cluster:
             for replica in pool.replicas:
                 self._join(replica)
         self._pacer = Pacer(workload)
+        self._front_end = FrontEnd(0.0, 0.0) if front_end is None else front_end
         self._collector = ObservationCollector(workload)
         self._pending: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events that are not delivered yet
         self._seq = itertools.count()
@@ -129,7 +133,8 @@ class Cluster:
             events_due = self._pending[0][0] if self._pending else math.inf
             due = self._pacer.next_due()
             due = math.inf if due is None else max(due, now)  # an entry that waited for a slot is due when it is free
-            first = min(events_due, due, self._queue.next_time())
+            prepared = self._front_end.next_time()
+            first = min(events_due, due, prepared, self._queue.next_time())
             now = first
             if math.isinf(first):
                 raise RuntimeError("requests are left, and nothing will ever happen")
@@ -142,6 +147,8 @@ class Cluster:
                 self._take(replica, events, time)
             elif due == first:
                 self._offer(due)
+            elif prepared == first:
+                self._send(*self._front_end.pop(), now)
             else:
                 self._step(self._queue.pop())
         self._collector.cut_off(0.0, max(one.now for one in self._replicas))  # entries that were not sent
@@ -149,7 +156,7 @@ class Cluster:
 
     def _step(self, replica: Replica) -> None:
         due = self._pacer.next_due()
-        events = replica.step(math.inf if due is None else due)
+        events = replica.step(min(math.inf if due is None else due, self._front_end.next_time()))
         self._queue.update(replica)
         if self._by_side:
             self._update_peers()
@@ -189,8 +196,11 @@ class Cluster:
     def _offer(self, now: float) -> None:
         """Send the entries that are due; a refusal may make room for the next one at once."""
         while due := self._pacer.take_due(now):
-            for index, intended in due:
-                self._send(index, intended, now)
+            if self._front_end.free:
+                for index, intended in due:
+                    self._send(index, intended, now)
+            else:
+                self._front_end.take(due, now)
 
     def _send(self, index: int, intended: float, now: float) -> None:
         request, decode = self._request(index, intended), self._decode

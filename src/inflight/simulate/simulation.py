@@ -30,8 +30,10 @@ from inflight.routing.router import Router
 from inflight.simulate.cluster import Cluster, DecodePool
 from inflight.simulate.disagg import AFTER, DisaggMode, Exchange, ExchangeSide, Link
 from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
+from inflight.simulate.engine_costs import EngineCosts
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import TOKEN, FastForward
+from inflight.simulate.front_end import FrontEnd
 from inflight.simulate.replicas import Replica, ReplicaFigures, RoutedPool, ScaledPool, Scaling, ScalingResult
 from inflight.simulate.steps import StepModel
 from inflight.simulate.transfers import (
@@ -113,6 +115,7 @@ class SimulationSetup:
         decode: a pool of decode engines, beside the first one's prefill engines.
         link: between the two pools.
         disagg_mode: how requests are divided between them.
+        front_end: costs of what requests pass before they are routed; None: that takes no time.
         seed: of routers.
         content_seed: of prompts.
         fast_forward: whether decodes whose outcome is known are omitted from plans, where the result is the same.
@@ -125,6 +128,7 @@ class SimulationSetup:
     content_seed: int = 0
     fast_forward: bool = True
     disagg_mode: DisaggMode = AFTER
+    front_end: EngineCosts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,9 @@ def simulate(workload: Workload, setup: SimulationSetup, record: Path | None = N
     decode = None if exchange is None else DecodePool(made[1], exchange, setup.disagg_mode)
     requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed)
     shares = several and any(pool.scheduling.weighs_tenants for pool in pools)
-    cluster = Cluster(workload, requests, made[0], decode, shares_service=shares)
+    costs = setup.front_end
+    front_end = None if costs is None else FrontEnd(costs.request, costs.request_latency)
+    cluster = Cluster(workload, requests, made[0], decode, shares_service=shares, front_end=front_end)
     observations = cluster.run()
     replicas = [one for pool in made for one in pool.replicas]
     for one in replicas:

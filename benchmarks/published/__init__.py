@@ -1,0 +1,1 @@
+"""Runs that others published, beside what is predicted for them."""

@@ -1,0 +1,64 @@
+"""How far predicted figures of published runs are off: ours, and those of NVIDIA's AISimulate.
+
+Half of the sources were for fitting (`python -m benchmarks.published.fit`), the others are held out. AISimulate's
+answers are kept beside the measurements; with --aisimulate it is asked for those that are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.published.comparison import details, summary
+from benchmarks.published.measurements import Measurement, read_measurements
+from benchmarks.published.prediction import Prediction, predict
+from benchmarks.published.rival import ask_rival, read_rival
+from benchmarks.results import write_section
+
+
+def predicted(measurements: Sequence[Measurement], seconds: float) -> dict[str, Prediction]:
+    """Return the predictions by name, of the runs with the fewest output tokens first, as far as the time goes."""
+    until, found = time.monotonic() + seconds, {}
+    for one in sorted(measurements, key=lambda one: (bool(one.doubt), one.requests * one.output)):
+        if time.monotonic() > until:
+            break
+        found[one.name] = predict(one)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--aisimulate", type=Path, metavar="PROGRAM", help="its `aisimulate`, asked for what is missing"
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="runs whose name or source has this in it")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after which no other run is simulated")
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    chosen = [one for one in read_measurements() if arguments.only in f"{one.source} {one.name}"]
+    rival = read_rival() if arguments.aisimulate is None else ask_rival(arguments.aisimulate, chosen)
+    ours = predicted(chosen, arguments.seconds)
+    believed = [one for one in chosen if not one.doubt]
+    held_out = sum(one.held_out for one in believed)
+    about = (
+        f"{len(believed)} runs of {len({one.source for one in believed})} sources, {held_out} of them held out: "
+        "nothing was fitted on any run of their sources, which a hash of the source's name chose. "
+        "Errors are |predicted / published - 1|. The interval is meant to hold 80 % of the runs. The form of the model "
+        "(how experts, hosts and front ends cost) was chosen with all runs in sight, its figures with the fitted ones. "
+    )
+    if len(ours) < len(chosen):
+        about += f"{len(ours)} of {len(chosen)} runs were simulated, the shortest first. "
+    if rival.version:
+        about += f"AISimulate is {rival.version} (asked {rival.date}); it refuses {len(rival.refused)} runs."
+    body = f"{about}\n\n{summary(believed, ours, rival.figures)}\n\n{details(chosen, ours, rival.figures)}"
+    print(body)
+    if arguments.write:
+        limit = "" if math.isinf(arguments.seconds) else f" --seconds {arguments.seconds:g}"
+        write_section("published", "Predicted beside published", f"python -m benchmarks.published{limit} --write", body)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Errors of predictions against published figures, by half and by figure, and the table of all runs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.published.measurements import FIGURES, Figures, Measurement
+from benchmarks.published.prediction import Prediction
+from benchmarks.results import table
+
+TITLES = {"output_tokens_per_s": "output tokens/s", "ttft_ms": "TTFT", "tpot_ms": "TPOT"}
+P90 = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors of one figure over several runs. median, p90: of |predicted / published - 1|. within: share of runs whose
+    figure lies in the predicted interval."""
+
+    runs: int
+    median: float
+    p90: float
+    within: float = math.nan
+
+
+def error(predicted: float | None, published: float | None) -> float | None:
+    """Return predicted / published - 1; None where one of them is missing."""
+    return None if predicted is None or published is None else predicted / published - 1
+
+
+def errors_of(
+    measurements: Iterable[Measurement],
+    predicted: Mapping[str, Figures],
+    figure: str,
+    intervals: Mapping[str, Prediction] | None = None,
+) -> Errors:
+    """Return the errors of a figure over the runs that have it, published and predicted."""
+    found, inside = [], []
+    for one in measurements:
+        wrong = error(getattr(predicted.get(one.name, Figures()), figure), getattr(one.figures, figure))
+        if wrong is None:
+            continue
+        found.append(abs(wrong))
+        if intervals is not None:
+            ends = sorted(getattr(end, figure) for end in (intervals[one.name].low, intervals[one.name].high))
+            inside.append(ends[0] <= getattr(one.figures, figure) <= ends[1])
+    if not found:
+        return Errors(0, math.nan, math.nan)
+    within = statistics.fmean(inside) if inside else math.nan
+    return Errors(len(found), statistics.median(found), _quantile(sorted(found), P90), within)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
+
+
+def summary(measurements: Sequence[Measurement], ours: Mapping[str, Prediction], rival: Mapping[str, Figures]) -> str:
+    """Return the table of errors: of each half alone, and of the runs that both can predict."""
+    typical = {name: one.figures for name, one in ours.items()}
+    rows: list[list[object]] = []
+    for half, held_out in (("fitted", False), ("held out", True)):
+        chosen = [one for one in measurements if one.held_out == held_out]
+        for figure in FIGURES:
+            own = errors_of(chosen, typical, figure, ours)
+            rows.append([half, TITLES[figure], own.runs, _share(own.median), _share(own.p90), _share(own.within)])
+            shared = [one for one in chosen if one.name in rival]
+            if (beside := errors_of(shared, typical, figure)).runs:
+                theirs = errors_of(shared, rival, figure)
+                rows[-1] += [beside.runs, _share(beside.median), _share(theirs.median)]
+                rows[-1] += [_share(beside.p90), _share(theirs.p90)]
+    head = ["half", "figure", "runs", "median error", "p90", "in the interval", "shared runs"]
+    head += ["median there", "AISimulate's", "p90 there", "AISimulate's"]
+    return table(head, [row + [""] * (len(head) - len(row)) for row in rows])
+
+
+def details(measurements: Sequence[Measurement], ours: Mapping[str, Prediction], rival: Mapping[str, Figures]) -> str:
+    """Return a table for each source, held out ones last, with every run: published, predicted by us and by the
+    rival."""
+    parts = []
+    for source in sorted({one.source for one in measurements}, key=lambda name: _order(measurements, name)):
+        runs = [one for one in measurements if one.source == source]
+        first = runs[0]
+        half = "not believed: " + first.doubt if first.doubt else "held out" if first.held_out else "fitted"
+        rows = [[*_cells(one, ours, rival)] for one in runs]
+        head = [
+            "run",
+            "tokens/s",
+            "ours",
+            "AISimulate",
+            "TTFT, ms",
+            "ours",
+            "AISimulate",
+            "TPOT, ms",
+            "ours",
+            "AISimulate",
+        ]
+        parts.append(f"**{source}** ({half}; {first.date}, {first.url})\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
+
+
+def _order(measurements: Sequence[Measurement], source: str) -> tuple[bool, bool, str]:
+    first = next(one for one in measurements if one.source == source)
+    return bool(first.doubt), first.held_out, source
+
+
+def _cells(one: Measurement, ours: Mapping[str, Prediction], rival: Mapping[str, Figures]) -> list[str]:
+    cells = [one.name]
+    for figure in FIGURES:
+        published = getattr(one.figures, figure)
+        cells.append("" if published is None else f"{published:,.4g}" if published < 1e3 else f"{published:,.0f}")
+        for predicted in (ours[one.name].figures if one.name in ours else Figures(), rival.get(one.name, Figures())):
+            wrong = error(getattr(predicted, figure), published)
+            cells.append("" if wrong is None else f"{wrong:+.0%}")
+    return cells
+
+
+def _share(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.0%}"

@@ -1,0 +1,135 @@
+"""Predict a published run: the engine's own scheduler serves its requests in virtual time on the GPU's step model."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from benchmarks.published.measurements import Figures, Measurement
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.core.types.plan import Capacity
+from inflight.planning.machine import Hardware
+from inflight.planning.memory import MemoryBudget
+from inflight.simulate.efficiency import spread
+from inflight.simulate.engine_costs import EngineCosts, engine_costs
+from inflight.simulate.hardware import Precision
+from inflight.simulate.roofline import Roofline
+from inflight.simulate.simulation import Pool, SimulationSetup, simulate
+from inflight.simulate.steps import StepModel
+
+_OVERHEAD = 1e9  # bytes that an engine takes beside weights, activations and keys and values
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Figures of a run as predicted, and with every step at the slow and at the fast end of the fit's spread."""
+
+    figures: Figures
+    low: Figures
+    high: Figures
+
+
+def predict(measurement: Measurement) -> Prediction:
+    """Predict a run. Its times are sums of steps, so that the ends follow from the spread alone; what the front end
+    takes does not vary with it, and is little."""
+    figures = simulated(measurement)
+    with_experts = any(layer.mlp.experts for layer in measurement.spec.layers)
+    slow, fast = (spread(measurement.gpu.name, with_experts, case) for case in ("low", "high"))
+    return Prediction(figures, _scaled(figures, slow), _scaled(figures, fast))
+
+
+def _scaled(figures: Figures, factor: float) -> Figures:
+    speed, ttft, tpot = figures.output_tokens_per_s, figures.ttft_ms, figures.tpot_ms
+    return Figures(*(one and one * by for one, by in ((speed, 1 / factor), (ttft, factor), (tpot, factor))))
+
+
+def costs_name(measurement: Measurement) -> str:
+    """Return by which name the costs of the run's engine are known."""
+    engine = measurement.engine
+    return "vllm-sync" if engine.name == "vllm" and not engine.asynchronous else engine.name
+
+
+def costs_of(measurement: Measurement) -> EngineCosts:
+    """Return the costs of the run's engine."""
+    return engine_costs(costs_name(measurement)).of_model(measurement.spec.family)
+
+
+def step_model(measurement: Measurement, engine: EngineCosts | None = None) -> Roofline:
+    """Return the step model of the run's engine and GPUs."""
+    return Roofline(
+        measurement.spec,
+        measurement.gpu,
+        measurement.tensor_parallel,
+        weights=precision(measurement),
+        kv=measurement.kv,
+        engine=engine or costs_of(measurement),
+    )
+
+
+def precision(measurement: Measurement) -> Precision:
+    return measurement.weights  # type: ignore[return-value]
+
+
+def simulated(
+    measurement: Measurement,
+    wrapped: Callable[[StepModel], StepModel] = lambda model: model,
+    fast_forward: bool = True,
+) -> Figures:
+    """Return the figures of a run.
+
+    Args:
+        wrapped: returns the step model to use, of the run's own.
+        fast_forward: whether foreseen steps are left out, of which the model is then asked more often than there are.
+    """
+    costs = costs_of(measurement)
+    model = wrapped(step_model(measurement, costs))
+    rows = min(measurement.max_num_seqs, measurement.requests)
+    capacity = _capacity(measurement, rows)
+    settings = EngineSettings(
+        device="cuda",
+        max_num_seqs=rows,
+        max_num_batched_tokens=max(rows, measurement.max_num_batched_tokens),
+        max_model_len=capacity.max_model_len,
+        enable_prefix_caching=False,
+    )
+    pool = Pool(
+        capacity,
+        settings,
+        SchedulingSettings().ending_early(0),
+        lambda number: model,
+        depth=2 if costs.overlapped else 1,
+    )
+    front_end = costs if measurement.served else None
+    observations = simulate(
+        measurement.workload, SimulationSetup(pool, front_end=front_end, fast_forward=fast_forward)
+    ).observations
+    if any(one.outcome != "completed" for one in observations):
+        return Figures()  # it does not fit
+    end = max(one.ended for one in observations)
+    tokens = sum(one.output_tokens for one in observations)
+    ttft = statistics.fmean(one.ttft for one in observations if one.ttft is not None)
+    tpots = [one.tpot for one in observations if one.tpot is not None and not math.isnan(one.tpot)]
+    return Figures(tokens / end, ttft * 1e3, statistics.fmean(tpots) * 1e3 if tpots else None)
+
+
+def _capacity(measurement: Measurement, rows: int) -> Capacity:
+    """Return the capacity of the run's engine, whose memory is shared out by its own rule."""
+    hardware = Hardware(model=measurement.spec, gpu=measurement.gpu, weights=precision(measurement), kv=measurement.kv)
+    context = measurement.prompt + measurement.output / 2
+    machine = hardware.machine(measurement.tensor_parallel, context, rows=rows)
+    assert machine.memory is not None
+    blocks = int(_kv_bytes(measurement, machine.memory) / (machine.memory.kv_bytes_per_token * machine.block_size))
+    return structs.replace(machine.capacity(rows), num_blocks=max(1, blocks))
+
+
+def _kv_bytes(measurement: Measurement, memory: MemoryBudget) -> float:
+    """vLLM and SGLang fill a share of the GPU's memory, TensorRT-LLM a share of what weights and activations leave."""
+    taken = memory.weight_bytes + memory.activation_bytes + memory.state_bytes + _OVERHEAD
+    if measurement.engine.name == "tensorrt-llm":
+        return measurement.memory_share * (memory.memory_bytes - taken)
+    return measurement.memory_share * memory.memory_bytes - taken

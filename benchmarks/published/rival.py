@@ -1,0 +1,164 @@
+"""Predictions of NVIDIA's AISimulate for the same runs: query it once, keep its answers in aisimulate.json.
+
+It is no dependency of this project. Installed in an environment of its own (`pip install --only-binary=:all:
+aisimulate`), its `predict` gets the model, the GPU, the engine's limits and the requests of each run. Its tables are of
+newer engines than those of the runs; no engine version is requested.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.published.measurements import ALL_AT_ONCE, Figures, Measurement
+
+FILE = Path(__file__).with_name("aisimulate.json")
+SECONDS = 300  # limit for one run
+_MODELS = {
+    "qwen3-8b": "Qwen/Qwen3-8B",
+    "qwen3-32b": "Qwen/Qwen3-32B",
+    "qwen3-235b-a22b": "Qwen/Qwen3-235B-A22B",
+    "qwen3.5-35b-a3b": "Qwen/Qwen3.5-35B-A3B",
+    "gpt-oss-20b": "openai/gpt-oss-20b",
+    "gpt-oss-120b": "openai/gpt-oss-120b",
+    "deepseek-v3": "deepseek-ai/DeepSeek-V3",
+    "llama-3-70b": "meta-llama/Meta-Llama-3.1-70B",
+    "llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
+    "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
+    "llama-3.1-405b": "meta-llama/Meta-Llama-3.1-405B",
+    "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
+}
+_GPUS = {"a100-80": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm"}
+_ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Its answers. figures: by name of the measurement. refused: the same, with its reason."""
+
+    version: str
+    date: str
+    figures: dict[str, Figures]
+    refused: dict[str, str]
+
+
+def read_rival(path: Path = FILE) -> Rival:
+    """Return the answers that are kept; none where there is no file."""
+    if not path.exists():
+        return Rival("", "", {}, {})
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    figures = {name: Figures(**one) for name, one in kept["figures"].items()}
+    return Rival(kept["version"], kept["date"], figures, kept["refused"])
+
+
+def ask_rival(program: Path, measurements: Iterable[Measurement], path: Path = FILE) -> Rival:
+    """Query `program` (its `aisimulate`) for the measurements that are not in the file yet, and keep each answer."""
+    rival = read_rival(path)
+    version = _version(program)
+    figures, refused = (dict(rival.figures), dict(rival.refused)) if rival.version == version else ({}, {})
+    for one in measurements:
+        if one.name in figures or one.name in refused:
+            continue
+        answer = _ask(program, one)
+        if isinstance(answer, Figures):
+            figures[one.name] = answer
+        else:
+            refused[one.name] = answer
+        rival = Rival(version, datetime.now(UTC).date().isoformat(), figures, refused)
+        path.write_text(json.dumps(asdict(rival), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return rival
+
+
+def _version(program: Path) -> str:
+    code = "import importlib.metadata as m; print(m.version('aisimulate'))"
+    ran = subprocess.run([str(program.with_name("python")), "-c", code], check=True, capture_output=True, text=True)
+    return ran.stdout.strip()
+
+
+def _ask(program: Path, measurement: Measurement) -> Figures | str:
+    """Return its figures, or the last line of its refusal."""
+    if measurement.gpu_name not in _GPUS:
+        return "it has no such GPU"
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.yaml"
+        config.write_text(json.dumps(_config(measurement, Path(folder))), encoding="utf-8")  # JSON is YAML
+        options = ["--config", str(config), "--format", "json", "--output-dir", str(Path(folder) / "out")]
+        try:
+            ran = subprocess.run([str(program), "predict", *options], capture_output=True, text=True, timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"no answer in {SECONDS} s"
+    try:
+        found = json.loads(ran.stdout.strip().splitlines()[-1])
+        return Figures(found["output_throughput_tok_s"], found["mean_ttft_ms"], found["mean_tpot_ms"])
+    except (ValueError, KeyError, IndexError):
+        lines = (ran.stderr.strip() or ran.stdout.strip() or "no answer").splitlines()
+        reasons = [line for line in lines if "rror" in line and "errors.pydantic" not in line]
+        return (reasons or lines)[-1].strip()[:200].replace(folder, "…")
+
+
+def _config(measurement: Measurement, folder: Path) -> dict[str, Any]:
+    degree, moe = measurement.tensor_parallel, any(layer.mlp.experts for layer in measurement.spec.layers)
+    parallelism = {"tensor": degree, **({"moe_tensor": degree} if moe else {})}
+    engine: dict[str, Any] = {
+        "model": _model(measurement, folder),
+        "hardware": _GPUS[measurement.gpu_name],
+        "backend": _ENGINES[measurement.engine.name],
+        "workers": {
+            "aggregated": {
+                "parallelism": parallelism,
+                "scheduler": {
+                    "max_batched_tokens": measurement.max_num_batched_tokens,
+                    "max_sequences": min(measurement.max_num_seqs, measurement.requests),
+                },
+                "kv_cache": {"prefix_caching": False, "capacity": {"memory_fraction": measurement.memory_share}},
+            }
+        },
+    }
+    if measurement.weights == "fp8":
+        engine |= {"gemm_quant_mode": "fp8_block" if "qwen3" in measurement.model else "fp8"}
+        if moe:
+            engine |= {"moe_quant_mode": "fp8_block"}
+    if measurement.kv == "fp8":
+        engine |= {"kvcache_quant_mode": "fp8"}
+    streams = measurement.requests if measurement.concurrency == ALL_AT_ONCE else measurement.concurrency
+    source = _source(measurement, folder)
+    stop = {} if source["type"] == "trace" else {"stop": {"requests": measurement.requests}}
+    load = {"type": "concurrency", "concurrency": streams}
+    return {"engine": engine, "traffic": {"source": source, "load": load, **stop}}
+
+
+def _model(measurement: Measurement, folder: Path) -> str:
+    """Return its name of a model, or a folder with the config.json."""
+    if measurement.model in _MODELS:
+        return _MODELS[measurement.model]
+    made = folder / measurement.model
+    made.mkdir()
+    shutil.copy(measurement.shape, made / "config.json")
+    return str(made)
+
+
+def _source(measurement: Measurement, folder: Path) -> dict[str, Any]:
+    if not measurement.dataset:
+        return {"type": "synthetic", "input_tokens": measurement.prompt, "output_tokens": measurement.output}
+    trace = folder / "trace.jsonl"
+    block = 512
+    with trace.open("w", encoding="utf-8") as file:
+        first = 0
+        for entry in measurement.workload.entries:
+            blocks = -(-entry.prompt_tokens // block)
+            line = {
+                "timestamp": 0,
+                "input_length": entry.prompt_tokens,
+                "output_length": entry.output_tokens,
+                "hash_ids": list(range(first, first + blocks)),
+            }
+            first += blocks
+            file.write(json.dumps(line) + "\n")
+    return {"type": "trace", "paths": [str(trace)], "format": "mooncake", "block_size": block}

@@ -1,0 +1,109 @@
+"""How much of a GPU's data sheet kernels reach, from efficiency.toml, and how that varies with a step's size."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+Case = Literal["low", "typical", "high"]
+FILE = Path(__file__).with_name("efficiency.toml")
+ELSE = "else"  # figures where a GPU has none of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiencies:
+    """Shares of peak or bandwidth, from 0 to 1, factors, and times in seconds; efficiency.toml says what each is of."""
+
+    linear_compute: float
+    linear_memory: float
+    fp8_compute: float
+    widened_compute: float
+    expert_compute: float
+    expert_memory: float
+    expert_fp8: float
+    expert_widened: float
+    prefill_compute: float
+    sinks: float
+    decode_compute: float
+    decode_memory: float
+    mixed_decode: float
+    all_reduce: float
+    layer_launch: float
+    expert_launch: float
+
+
+@functools.cache
+def _tables(path: Path = FILE) -> Mapping[str, Mapping[str, object]]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def measured_family(gpu: str) -> str | None:
+    """Return the GPU whose measured shares are used for this one; None: estimates."""
+    tables = _tables()
+    named = str(tables["aliases"].get(gpu, gpu))
+    families = [name for name in tables if name not in (ELSE, "spread", "aliases")]
+    return next((family for family in families if named.startswith(family)), None)
+
+
+@functools.cache
+def efficiencies(gpu: str) -> Efficiencies:
+    """Return the shares of a GPU."""
+    tables, family = _tables(), measured_family(gpu)
+    found = {**tables[ELSE], **({} if family is None else tables[family])}
+    return Efficiencies(**{one.name: float(found[one.name.replace("_", "-")]) for one in fields(Efficiencies)})  # type: ignore[arg-type]
+
+
+def spread(gpu: str, with_experts: bool, case: Case) -> float:
+    """Return the factor on a step's time at this end of the fit's spread; low is the slow one."""
+    if case == "typical":
+        return 1.0
+    kind = "unmeasured" if measured_family(gpu) is None else "experts" if with_experts else "dense"
+    ends = _tables()["spread"][kind]
+    assert isinstance(ends, list)
+    return float(ends[1 if case == "low" else 0])
+
+
+# share of the large-step rate that steps of so many tokens reach (A100, Llama-3-8B; between them straight in log2)
+_TOKENS = ((32, 0.50), (64, 0.60), (128, 0.70), (256, 0.92), (512, 0.98), (1024, 1.0))
+# by how much reading weights slows down from one token to TILE of them (the same profile: 0.26 ms a layer become 0.31)
+_TILE, _SLOWER = 64, 0.17
+# share of the large-shard rate, by bytes in bf16 of one layer's weights on one GPU (70B and 7B under 1 to 8 GPUs)
+_SHARDS = ((50e6, 0.65), (200e6, 0.86), (430e6, 0.95), (850e6, 0.96), (1700e6, 1.0))
+_NARROW = 200  # width of an expert at which half of that rate is reached
+MAX_MEASURED_TOKENS = 4096  # of the steps that were measured
+MIN_SHARD_BYTES = 50e6  # bytes in bf16
+
+
+def token_share(tokens: float) -> float:
+    """Return the share of the rate of large steps; a step of fewer tokens leaves matrix units idle."""
+    return _straight_in_log(_TOKENS, tokens)
+
+
+def reading_factor(tokens: float) -> float:
+    """Return the factor on the time to read weights, as a step's tokens fill a kernel's tile."""
+    return 1 + _SLOWER * min(1.0, tokens / _TILE)
+
+
+def shard_share(shard_bytes: float) -> float:
+    """Return the share of the rate over large shards. shard_bytes: one layer's weights on one GPU, as bf16."""
+    return _straight_in_log(_SHARDS, shard_bytes)
+
+
+def width_share(width: float) -> float:
+    """Return the share of the rate over wide experts. width: of an expert's hidden layer on one GPU (192 to 2,880)."""
+    return width / (width + _NARROW)
+
+
+def _straight_in_log(table: Sequence[tuple[float, float]], at: float) -> float:
+    if at <= table[0][0]:
+        return table[0][1]
+    for (left, low), (right, high) in itertools.pairwise(table):
+        if at <= right:
+            return low + (high - low) * math.log(at / left) / math.log(right / left)
+    return table[-1][1]

@@ -1,0 +1,80 @@
+"""Costs of engines beside their kernels at best: the host's for a step, row, request and token, from engines.toml."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from inflight.counted import did_you_mean
+
+HARMONY = "gpt_oss"  # the family whose prompts are rendered without a template
+FILE = Path(__file__).with_name("engines.toml")
+
+
+class EngineUnknown(ValueError):
+    """There are no costs of such an engine; the message says of which there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCosts:
+    """Times in seconds; engines.toml says what each is of."""
+
+    step: float
+    row: float
+    overlapped: bool
+    request: float
+    request_harmony: float = 0.0
+    request_latency: float
+    token: float
+    kernels: float
+    eager_layer: float
+    graph_tokens: int
+    graph_step: int = 1
+    graph_sizes: tuple[int, ...] = ()
+    source: str = ""
+
+    def step_seconds(self, rows: int) -> float:
+        """Return the host's work for a step."""
+        return self.step + self.row * rows
+
+    def padded(self, rows: int) -> int:
+        """Return the rows that a step of decodes computes: those of the smallest graph that holds them."""
+        if self.graph_sizes and rows <= self.graph_sizes[-1]:
+            return self.graph_sizes[bisect_left(self.graph_sizes, rows)]
+        if rows > self.graph_tokens or self.graph_step == 1:
+            return rows
+        return 1 << (rows - 1).bit_length() if rows <= 8 else -(-rows // self.graph_step) * self.graph_step
+
+    def of_model(self, family: str) -> EngineCosts:
+        """Return the costs with those of the model's own template, where the engine has a quicker one."""
+        return replace(self, request=self.request_harmony) if family == HARMONY and self.request_harmony else self
+
+
+@functools.cache
+def all_engine_costs(path: Path = FILE) -> Mapping[str, EngineCosts]:
+    """Return the costs of each engine, by name and version."""
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    known = {one.name.replace("_", "-") for one in fields(EngineCosts)}
+    found = {}
+    for name, table in tables.items():
+        if unknown := set(table) - known:
+            raise ValueError(f"{path.name}, {name}: {', '.join(sorted(unknown))} is no cost of an engine.")
+        values = {
+            key.replace("-", "_"): tuple(value) if isinstance(value, list) else value for key, value in table.items()
+        }
+        found[name] = EngineCosts(**values)  # type: ignore[arg-type]
+    return found
+
+
+def engine_costs(engine: str = "inflight") -> EngineCosts:
+    """Return the costs of an engine. Raises EngineUnknown."""
+    known = all_engine_costs()
+    if engine in known:
+        return known[engine]
+    raise EngineUnknown(
+        f"Of the engine {engine!r} no costs are known; known are {', '.join(known)}.{did_you_mean(engine, known)}"
+    )

@@ -1,0 +1,35 @@
+"""The front end of a simulated engine, and what engines cost."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from inflight.simulate.engine_costs import EngineUnknown, all_engine_costs, engine_costs
+from inflight.simulate.front_end import FrontEnd
+
+
+def test_requests_that_come_together_are_ready_when_all_are_done() -> None:
+    front_end = FrontEnd(0.01, 0.02)
+    front_end.take([(0, 0.0), (1, 0.0)], 0.0)
+    assert front_end.next_time() == pytest.approx(0.04)
+    assert front_end.pop() == (0, 0.0) and front_end.pop() == (1, 0.0)
+    assert front_end.next_time() == math.inf
+    front_end.take([(2, 0.9)], 1.0)
+    assert front_end.next_time() == pytest.approx(1.03)
+    assert FrontEnd(0, 0).free and not front_end.free
+
+
+def test_engines_cost_what_their_file_says() -> None:
+    for costs in all_engine_costs().values():
+        assert costs.source and 0.5 < costs.kernels < 2
+        assert 0 < costs.step_seconds(1) < costs.step_seconds(256) < 0.05
+    own, other = engine_costs(), engine_costs("tensorrt-llm")
+    assert [own.padded(rows) for rows in (1, 3, 8, 9, 32, 500, 513)] == [1, 4, 8, 16, 32, 512, 513]
+    assert [other.padded(rows) for rows in (3, 129, 512, 600, 3000)] == [4, 256, 512, 1024, 3000]
+    sync = engine_costs("vllm-sync")
+    assert sync.of_model("gpt_oss").request < sync.of_model("qwen3").request == sync.request
+    assert not sync.overlapped and engine_costs("vllm").overlapped
+    with pytest.raises(EngineUnknown, match=r"'vlm'.*Did you mean vllm"):
+        engine_costs("vlm")

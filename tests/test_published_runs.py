@@ -1,0 +1,86 @@
+"""Published runs: enough of them, halved by chance, none faster than its GPU, and predicted by the own scheduler."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.published.comparison import errors_of, summary
+from benchmarks.published.lengths import lengths_of
+from benchmarks.published.measurements import Figures, Measurement, read_measurements
+from benchmarks.published.prediction import Prediction, predict, simulated, step_model
+from benchmarks.published.rival import read_rival
+from inflight.models.arithmetic import active_parameters
+
+ALL = read_measurements()
+BELIEVED = [one for one in ALL if not one.doubt]
+
+
+def run(text: str) -> Measurement:
+    return next(one for one in ALL if text in one.name)
+
+
+def test_there_are_enough_and_each_has_a_source_and_a_day() -> None:
+    assert len(BELIEVED) >= 30
+    assert all(one.url and one.date[:2] == "20" for one in ALL)
+    assert len({one.name for one in ALL}) == len(ALL)
+    assert sum(one.figures.ttft_ms is not None for one in BELIEVED) > 30
+    assert sum(one.figures.tpot_ms is not None for one in BELIEVED) > 30
+
+
+def test_about_half_is_held_out_and_always_a_whole_source() -> None:
+    held_out = sum(one.held_out for one in BELIEVED)
+    assert 0.35 < held_out / len(BELIEVED) < 0.65
+    first = ALL[0]
+    assert replace(first, prompt=1, figures=Figures()).held_out == first.held_out, "figures and settings say nothing"
+
+
+@pytest.mark.parametrize("measurement", BELIEVED, ids=lambda one: one.name)
+def test_no_run_computes_faster_than_its_gpus(measurement: Measurement) -> None:
+    speed = measurement.figures.output_tokens_per_s
+    if speed is None:
+        return
+    tokens = speed * (1 + measurement.prompt / measurement.output)
+    model = step_model(measurement)
+    peak = measurement.gpu.flops_per_s(model.weights) * measurement.tensor_parallel
+    assert 2 * active_parameters(measurement.spec) * tokens < peak
+
+
+def test_lengths_of_a_dataset_have_the_published_means_and_its_spread() -> None:
+    pairs = lengths_of("sharegpt", 217, 202, 1000)
+    prompts, outputs = zip(*pairs, strict=True)
+    assert statistics.fmean(prompts) == pytest.approx(217, rel=0.02)
+    assert statistics.fmean(outputs) == pytest.approx(202, rel=0.02)
+    assert statistics.median(prompts) < 150 and min(outputs) >= 1
+    assert lengths_of("sharegpt", 217, 202, 1000) == pairs
+    assert lengths_of("", 5, 3, 2) == [(5, 3), (5, 3)]
+    with pytest.raises(ValueError, match="'alpaca' is not known"):
+        lengths_of("alpaca", 1, 1, 1)
+
+
+def test_a_held_out_run_comes_out_within_a_fifth() -> None:
+    found = predict(run("qwen3-8b bf16, h100, vllm 0.11.0 async, 128/1024, 32 at once"))
+    assert found.figures.output_tokens_per_s == pytest.approx(3910, rel=0.2)
+    assert found.low.output_tokens_per_s < 3910 < found.high.output_tokens_per_s  # type: ignore[operator]
+
+
+def test_a_model_that_does_not_fit_has_no_figures() -> None:
+    assert simulated(replace(run("qwen3-32b bf16, a100-80, vllm 0.11.0, 32000"), memory_share=0.8)) == Figures()
+
+
+def test_errors_are_of_runs_that_have_the_figure() -> None:
+    two = [run("qwen3-8b bf16, h100, vllm 0.11.0 async, 128/1024, 1 at"), run("128/1024, 32 at once")]
+    predicted = {one.name: Figures(1.1 * one.figures.output_tokens_per_s) for one in two}  # type: ignore[operator]
+    found = errors_of(two, predicted, "output_tokens_per_s")
+    assert found.runs == 2 and found.median == pytest.approx(0.1) and found.p90 == pytest.approx(0.1)
+    assert errors_of(two, predicted, "ttft_ms").runs == 0
+    ours = {one.name: Prediction(predicted[one.name], Figures(1.0), Figures(1e6)) for one in two}
+    assert "| held out | output tokens/s | 2 | 10% | 10% | 100% |" in summary(two, ours, {})
+
+
+def test_what_the_rival_said_is_of_runs_that_are_there() -> None:
+    rival = read_rival()
+    names = {one.name for one in ALL}
+    assert set(rival.figures) | set(rival.refused) <= names
