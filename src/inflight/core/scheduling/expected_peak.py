@@ -71,18 +71,22 @@ class ExpectedPeak:
 
     def _update(self, with_background: bool) -> None:
         """Bring the sums up to date: with sequences that came, without those that went, and with what has grown."""
-        staying = {
-            one.number: one
-            for one in self._running.sequences
-            if one.finish is None and (with_background or one.protected or not self._lanes.of(one).settings.background)
-        }
-        for number in [number for number in self._needs if number not in staying]:
-            self._remove(number)
-        for number, one in staying.items():
-            need = self._needs.get(number)
-            if need is None or one.num_tokens >= need.until or one.lengths is not need.lengths:
+        sequences = self._running.sequences
+        if not with_background:
+            lanes = self._lanes
+            sequences = [one for one in sequences if one.protected or not lanes.of(one).settings.background]
+        needs, num_staying = self._needs, 0
+        for one in sequences:
+            if one.finish is None:
+                num_staying += 1
+                need = needs.get(one.number)
+                if need is None or one.num_tokens >= need.until or one.lengths is not need.lengths:
+                    self._remove(one.number)
+                    self._add(one)
+        if num_staying < len(needs):
+            staying = {one.number for one in sequences if one.finish is None}
+            for number in [number for number in needs if number not in staying]:
                 self._remove(number)
-                self._add(one)
 
     def _add(self, one: Sequence) -> None:
         held = self._memory.num_exclusive_blocks(one)
