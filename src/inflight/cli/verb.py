@@ -21,7 +21,7 @@ _SHORT = (  # names of the options in a short help
     *("config", "preset", "model", "models", "device", "quantization", "chat_template", "max_model_len"),
     *("max_num_seqs", "host", "port", "api_key", "served_model_name", "temperature", "max_tokens", "system"),
     *("input_path", "output_path", "output", "settings", "servers", "rate", "rates", "concurrency", "duration"),
-    *("input_tokens", "output_tokens", "trace", "slo", "hardware", "step_model", "html"),
+    *("input_tokens", "output_tokens", "trace", "slo", "hardware", "step_model", "html", "fast"),
 )
 _NEAR = 0.75  # similarity of a name that an unknown option may mean
 _HELP = "inflight.help"  # key in click's context: titles of the groups to show; empty: the short help

@@ -42,7 +42,7 @@ def run_all(jobs: Jobs, workers: int, ended: Callable[[str], None]) -> dict[str,
         return found
     _jobs, results = jobs, dict[str, Any]()
     try:
-        with multiprocessing.get_context("fork").Pool(min(workers, len(jobs)), _ignore_interrupts) as pool:
+        with multiprocessing.get_context("fork").Pool(min(workers, len(jobs)), _begin_worker) as pool:
             for name, result in pool.imap_unordered(_run, jobs):
                 results[name] = result
                 ended(name)
@@ -51,9 +51,11 @@ def run_all(jobs: Jobs, workers: int, ended: Callable[[str], None]) -> dict[str,
     return {name: results[name] for name in jobs}
 
 
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the process that began the jobs, which ends them."""
+def _begin_worker() -> None:
+    """Leave Ctrl-C to the process that began the jobs, which ends them, and errors to it, which raises them: where it
+    is killed, its workers have nothing to say."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lives)
 
 
 def _run(name: str) -> tuple[str, Any]:

@@ -15,7 +15,7 @@ from inflight.planning.bottleneck import Bottleneck, bottleneck
 from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.layouts import LayoutOutlook
-from inflight.planning.refinement import PlanError, refine
+from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
 from inflight.planning.simulation import Topology, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner
@@ -183,6 +183,10 @@ def plan(
     refined = refine(
         runner, answer.chosen, answer.replicas, answer.trial, strategies, workers, progress, stages.seconds_per_trial
     )
+    return _with(answer, refined)
+
+
+def _with(answer: Plan, refined: Refined) -> Plan:
     return replace(
         answer,
         replicas_low=refined.replicas_low,
