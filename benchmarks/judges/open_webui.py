@@ -43,12 +43,12 @@ SMALL_MODEL = {
     "ENABLE_FOLLOW_UP_GENERATION": "false",
     "ENABLE_TAGS_GENERATION": "false",
     "ENABLE_TITLE_GENERATION": "false",
-    "DEFAULT_MODEL_PARAMS": '{"max_tokens": 1000}',
+    "DEFAULT_MODEL_PARAMS": '{"max_tokens": 1000, "temperature": 0}',
 }
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 NOTES = "The harbour of Genoa opened in 1128. Its lighthouse is called Lanterna. " * 3
 _STOP = "document.querySelector('[aria-label*=Stop], [aria-label*=stop], #stop-button')"
-_ANSWERS = "[...document.querySelectorAll('.chat-assistant')].map(one => one.innerText.trim())"
+_ANSWERS = "[...document.querySelectorAll('#response-content-container')].map(one => one.innerText.trim())"
 
 
 class WebUI:
@@ -262,7 +262,7 @@ async def in_the_page(ui: WebUI, server: Server, pictures: Path | None) -> list[
         )
         await done("sign in", f"{MODEL} is chosen")
         await _ask(page, "What is the capital of France?")
-        assert "Paris" in await answered(1)
+        assert "Paris" in (text := await answered(1)), text
         await done("first turn", "answered")
         await page.resize(*PHONE)
         await _ask(page, "And of Italy?")
