@@ -50,6 +50,11 @@ NOTES = "The harbour of Genoa opened in 1128. Its lighthouse is called Lanterna.
 _STOP = "document.querySelector('[aria-label*=Stop], [aria-label*=stop], #stop-button')"
 _ANSWERS = "[...document.querySelectorAll('#response-content-container')].map(one => one.innerText.trim())"
 
+SETTINGS = (
+    "Set in it as a person with a small model would: its 36 built-in tools off, which SmolLM2 calls for any question; "
+    "no titles, tags and follow-up questions; temperature 0. The page is 1280 pixels wide, and 390 as a phone's."
+)
+
 
 class WebUI:
     """Open WebUI on a free port, with a folder of its own; use it in `with`. token: of who has signed up."""
@@ -307,7 +312,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help="write the section of docs/results/judges.md")
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="keep a picture of the page after each step")
     arguments = parser.parse_args(given)
-    report = table(("step", "what came of it"), list(flows(arguments.pictures)))
+    report = f"{SETTINGS}\n\n{table(('step', 'what came of it'), list(flows(arguments.pictures)))}"
     print(report)
     if arguments.write:
         title = "Open WebUI 0.12.4, unmodified, over SmolLM2"
