@@ -5,7 +5,8 @@ alone, both as one lane (what a server without lanes does), and the batch lane a
 target. All settings see the same requests, in turn within each round, and the rounds are pooled; where time is real,
 the interactive requests alone run twice a round, so that what differs between those two is the noise. A second table
 has interactive requests that come in bursts. With --cpu-time real engines have one thread, and a clock of its CPU time,
-so that others on the machine do not count.
+so that others on the machine do not count. As a percentile needs more requests than a real engine serves in minutes,
+the steps of its runs are fitted, and long runs are simulated with these.
 """
 
 from __future__ import annotations
@@ -21,25 +22,32 @@ from msgspec import structs
 
 from benchmarks.cpu_clock import CpuClock
 from benchmarks.drive import drive
-from benchmarks.engines import Model, assemble
+from benchmarks.engines import Model, assemble, simulated_loop
 from benchmarks.results import table, write_section
 from benchmarks.virtual import ROWS, VOCABULARY, NoisyCost, virtual_engine
 from benchmarks.workloads import bursts, lognormal, poisson, prompt
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
+from inflight.core.types.features import features
+from inflight.core.types.plan import BatchPlan, Capacity, StepResult
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
+from inflight.engine.observers import EngineObserver
 from inflight.metrics.definitions import percentiles
+from inflight.simulate.fitted import fit
+from inflight.simulate.steps import Step
 
 LOAD = 0.4
+MAX_STEPS = 4000  # that are fitted
 WARM = 0.2  # share of a run that is served but not counted: the engine learns what its steps take
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """An engine. seconds: how long interactive requests come; gap: between bursts. real: on the real clock."""
+    """An engine. seconds: how long interactive requests come; gap: between bursts. real: not on virtual time. steps:
+    those of a real engine, as they are measured."""
 
     name: str
     vocabulary: int
@@ -48,6 +56,15 @@ class Kind:
     gap: float
     rounds: int
     real: bool = False
+    steps: list[Step] = field(default_factory=list)
+
+
+class StepLog(EngineObserver):
+    def __init__(self, steps: list[Step]):
+        self._steps = steps
+
+    def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
+        self._steps.append(Step(features(plan), committed - planned))
 
 
 def requests(kind: Kind, arrivals: Iterator[float], number: int, lane: str, seed: int) -> list[Request]:
@@ -86,6 +103,8 @@ class Found:
         """One run. lane: settings of the batch lane; None puts its requests into the interactive one."""
         mixed = batch if lane is not None else [structs.replace(one, lane="interactive") for one in batch]
         loop = kind.open(SchedulingSettings.of(lanes={"batch": lane} if lane else {}))
+        if kind.real:
+            loop.add_observer(StepLog(kind.steps))
         start = loop.clock.now()
         run = drive(loop, interactive + mixed, until=lambda one: one.request_id.startswith("interactive"))
         loop.close()
@@ -131,7 +150,9 @@ def measure(kind: Kind, arrivals: Callable[[int, float], Iterator[float]]) -> li
         ways["interactive alone, once more"] = {}
     else:
         ways["one lane for both"] = None
-    ways |= {"batch lane": {"background": True}, "batch lane, no target": {"step_target": "off"}}
+    ways["batch lane"] = {"background": True}
+    if not kind.real:
+        ways["batch lane, no target"] = {"step_target": "off"}
     found = {name: Found() for name in ways}
     for seed in range(kind.rounds):
         number = int(LOAD * rate * kind.seconds)
@@ -195,6 +216,19 @@ def real_engine(model: Model, cpu: bool, scheduling: SchedulingSettings) -> Engi
     return assemble(model.executor(settings, scheduling), clock, settings, scheduling)
 
 
+def modelled(kind: Kind) -> Kind:
+    """The same engine in virtual time, with a fit of its steps."""
+    model = fit(random.Random(0).sample(kind.steps, min(len(kind.steps), MAX_STEPS)))
+
+    def open_loop(scheduling: SchedulingSettings) -> EngineLoop:
+        capacity = Capacity(2048, 16, ROWS, 1024, kind.vocabulary)
+        settings = EngineSettings(max_num_seqs=ROWS, max_model_len=1024, num_blocks=2048)
+        return simulated_loop(capacity, settings, scheduling, model)
+
+    seconds = 150 * kind.gap
+    return Kind(f"simulated, steps of {kind.name}", kind.vocabulary, open_loop, seconds, kind.gap, rounds=4)
+
+
 def noisy_engine(scheduling: SchedulingSettings) -> EngineLoop:
     return virtual_engine(scheduling, NoisyCost())
 
@@ -202,6 +236,8 @@ def noisy_engine(scheduling: SchedulingSettings) -> EngineLoop:
 def section(arguments: argparse.Namespace) -> str:
     found = kinds(arguments.real, arguments.seconds, arguments.rounds, arguments.cpu_time)
     steady = [row for kind in found for row in measure(kind, steady_arrivals)]
+    found += [modelled(kind) for kind in found if kind.real]
+    steady += [row for kind in found if kind.name.startswith("simulated") for row in measure(kind, steady_arrivals)]
     bursty = [row for kind in found for row in measure(kind, partial(bursty_arrivals, gap=kind.gap))]
     return "\n\n".join(
         [
