@@ -190,7 +190,7 @@ def line(kind: Kind, name: str, found: Found, alone: Found) -> list[object]:
 
 def kinds(real: list[str], seconds: float | None, rounds: int, cpu: bool) -> list[Kind]:
     found = [
-        Kind("virtual, 0.5B", VOCABULARY, virtual_engine, seconds=600, gap=8, rounds=4),
+        Kind("virtual, 0.5B", VOCABULARY, virtual_engine, seconds=600, gap=8, rounds=2),
         Kind("virtual, noisy steps", VOCABULARY, noisy_engine, seconds=600, gap=8, rounds=2),
     ]
     for name in real:
@@ -225,7 +225,7 @@ def modelled(kind: Kind) -> Kind:
         settings = EngineSettings(max_num_seqs=ROWS, max_model_len=1024, num_blocks=2048)
         return simulated_loop(capacity, settings, scheduling, model)
 
-    seconds = 150 * kind.gap
+    seconds = 75 * kind.gap
     return Kind(f"simulated, steps of {kind.name}", kind.vocabulary, open_loop, seconds, kind.gap, rounds=4)
 
 
