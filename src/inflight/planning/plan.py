@@ -260,8 +260,9 @@ def _plan_replicas(runner: TrialRunner, best: Candidate, reads: float, decides: 
 
     trial = run()
     if not trial.met and one.config != best.config:
-        one = best
+        fewer, one = one, best
         trial = run()
+        one = best if trial.met else fewer  # the load is too high for either
     for _ in range(HARDER if runner.question.slos else 0):
         if trial.met:
             break
