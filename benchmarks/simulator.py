@@ -6,19 +6,22 @@
 Chat-like traffic (prompts lognormal with median 250, about 200 output tokens) on virtual engines from nearly idle to
 busy. Requests, arrivals and step times are the same in every run; counted is CPU time of the whole simulation: making
 prompts, scheduling, observing and summarising. The plan is that of docs/planning.md for 70 billion parameters, from the
-command to its answer; it has a section of its own.
+command to its first answer and to its end, without trials that were run before and with them; it has a section of its
+own.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import os
 import pstats
 import resource
 import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +40,7 @@ from inflight.workload.synthetic import synthesize
 from inflight.workload.workload import Workload
 
 ASKED = {False: 150, True: 2000}  # requests per second: stepping, and with fast-forward
+FIRST_ASKED = 10  # seconds to the first answer
 PLAN_ASKED = 60  # seconds
 PLAN = (
     *("plan", "--model", "llama-3-70b", "--hardware", "a100-80", "--rate", "500"),
@@ -109,21 +113,44 @@ def _row(scene: Scene, requests: int, stepped: tuple[Simulation, float, float], 
     ]
 
 
-def planned() -> tuple[float, float, str]:
-    """CPU and wall seconds of the command, and the first line of its answer."""
-    command = Path(sys.executable).parent / "inflight"
-    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([command, *PLAN], capture_output=True, text=True, check=True)
-    wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A plan. first, wall: seconds to its first answer (None: none was shown) and to its end; cpu: seconds of CPU time
+    of all its processes. answer: the first line."""
+
+    first: float | None
+    wall: float
+    cpu: float
+    answer: str
+
+
+def planned(cache: Path) -> Timed:
+    """Run the command. cache: where it finds and stores trials."""
+    command, environment = Path(sys.executable).parent / "inflight", {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    began, before, first = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN), None
+    with subprocess.Popen(
+        [command, *PLAN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as running:
+        assert running.stdout is not None and running.stderr is not None
+        for line in running.stderr:
+            if line.startswith("First answer"):
+                first = time.monotonic() - began
+        answer = running.stdout.read().partition("\n")[0]
+    if running.returncode:
+        raise RuntimeError(f"inflight plan ended with {running.returncode}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return cpu, wall, done.stdout.partition("\n")[0]
+    return Timed(first, time.monotonic() - began, cpu, answer)
 
 
 def plan(write: bool) -> None:
-    cpu, wall, answer = planned()
+    with tempfile.TemporaryDirectory() as folder:
+        new, again = planned(Path(folder)), planned(Path(folder))
+    assert new.first is not None, "the answer is refined"
     body = (
-        f"`inflight {shlex.join(PLAN)}` takes {cpu:.0f} s of CPU time (asked: under {PLAN_ASKED}), {wall:.0f} s on a "
-        f"clock, which counts what else the machine did. It answers: {answer}."
+        f"`inflight {shlex.join(PLAN)}` shows its first answer after {new.first:.0f} s (asked: {FIRST_ASKED}) and ends "
+        f"after {new.wall:.0f} s on a clock, which counts what else the machine did; it takes {new.cpu:.0f} s of CPU "
+        f"time (asked: under {PLAN_ASKED}). Asked again it ends after {again.wall:.1f} s. It answers: {new.answer}."
     )
     print(body)
     if write:

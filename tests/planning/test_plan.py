@@ -149,6 +149,17 @@ def test_the_cheaper_machine_is_chosen(speed: float, gpus: int) -> None:
     assert len(found.others) == 1
 
 
+def test_a_machine_that_its_bound_rules_out_is_not_simulated() -> None:
+    """Twice the GPUs at the same speed serve at most what one does."""
+    machines = (machine("one", gpus=1), machine("two", gpus=2, speed=1.0))
+    stages: list[str] = []
+    found = plan(asked(*machines, rate=30.0, slo="ttft=4000"), fast=True, progress=stages.append)
+    assert isinstance(found, Plan) and found.chosen.machine.name == "one"
+    assert [one.machine.name for one in found.others] == ["two"] and not found.others[0].capacity.trials
+    assert not any("two" in one for one in stages)
+    assert "requests/s per replica in a steady state, at which it would not be cheaper." in as_text(found)
+
+
 @pytest.mark.wide
 def test_impossible_slos_are_answered_with_what_is_possible() -> None:
     question = asked(machine(), rate=2.0, slo="ttft=5(p99)")

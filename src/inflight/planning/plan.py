@@ -213,8 +213,12 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
         if gpus < math.inf and (len(measured) >= sizing.SIMULATED or candidate.machine.gpus * CLOSE > gpus):
             stages.skip(_search_of(candidate))  # enough were measured, or not even one of these replicas is cheaper
             continue
-        stages.begin(_search_of(candidate), SEARCH)
         worth = CLOSE * candidate.machine.gpus * demand.rate / gpus
+        if worth >= sizing.ceiling(candidate):  # no trial could make it cheaper
+            stages.skip(_search_of(candidate))
+            measured.append(candidate)
+            continue
+        stages.begin(_search_of(candidate), SEARCH)
         one = sizing.measure(runner, candidate, worth=worth, is_rough=fast)
         measured.append(sizing.widen(runner, one) if one.rate and not fast else one)
         stages.end(_search_of(candidate))

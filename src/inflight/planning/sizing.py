@@ -240,6 +240,11 @@ def _expected_share(machine: Machine, config: EngineConfig, traffic: Traffic, sl
     return max(MIN_EXPECTED, min(shares))
 
 
+def ceiling(candidate: Candidate) -> float:
+    """Return the requests/s of each replica beyond which no rate is tried."""
+    return CEILING * candidate.proposal.steady.requests_per_s
+
+
 def measure(runner: TrialRunner, candidate: Candidate, worth: float = 0.0, *, is_rough: bool = False) -> Candidate:
     """Find the highest rate that meets the SLOs, with as many replicas behind a router as the demand takes, up to
     POOLED. worth: a rate below which the candidate is of no interest. is_rough: in fewer and shorter trials."""
@@ -249,7 +254,7 @@ def measure(runner: TrialRunner, candidate: Candidate, worth: float = 0.0, *, is
         ROUGH if is_rough else TOLERANCE,
         5 if is_rough else 7,
         worth=worth,
-        ceiling=CEILING * candidate.proposal.steady.requests_per_s,
+        ceiling=ceiling(candidate),
         trickle_first=candidate.guess <= MIN_EXPECTED * candidate.proposal.steady.requests_per_s,
     )
     return replace(candidate, capacity=capacity, rate=_rate(runner, capacity))
