@@ -25,7 +25,7 @@ class AIPerf(Judge):
 
     notes = (
         "Its ITL is per request and token, our TPOT; its inter-chunk latency is our ITL.",
-        "Its rates are of what it names benchmark_duration, longer than from the first request to the last answer.",
+        "Its rates are of a window of its own, which it does not report: longer than its benchmark_duration.",
     )
 
     def command(self, target: Target, load: Load, folder: Path) -> Sequence[str]:
