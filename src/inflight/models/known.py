@@ -4,7 +4,6 @@ folder or file."""
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,8 @@ _SUFFIXES = re.compile(r"(-(instruct|chat|hf|it|base|thinking|pt|v0\.\d|\d{4}))+
 @cache
 def _names() -> dict[str, dict[str, dict[str, Any]]]:
     """Return `names.toml`: other names of the shapes, and formats of weights by the ends of names."""
+    import tomllib  # read when asked for: most commands need no data sheets
+
     return tomllib.loads((_FOLDER / "names.toml").read_text(encoding="utf-8"))
 
 

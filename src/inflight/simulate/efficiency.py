@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -40,6 +39,8 @@ class Efficiencies:
 
 @functools.cache
 def _tables(path: Path = FILE) -> Mapping[str, Mapping[str, object]]:
+    import tomllib  # read when asked for: most commands need no data sheets
+
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 

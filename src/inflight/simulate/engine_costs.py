@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import tomllib
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -57,6 +56,8 @@ class EngineCosts:
 @functools.cache
 def all_engine_costs(path: Path = FILE) -> Mapping[str, EngineCosts]:
     """Return the costs of each engine, by name and version."""
+    import tomllib  # read when asked for: most commands need no data sheets
+
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     known = {one.name.replace("_", "-") for one in fields(EngineCosts)}
     found = {}
