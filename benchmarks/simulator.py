@@ -148,9 +148,10 @@ def plan(write: bool) -> None:
         new, again = planned(Path(folder)), planned(Path(folder))
     assert new.first is not None, "the answer is refined"
     body = (
-        f"`inflight {shlex.join(PLAN)}` shows its first answer after {new.first:.0f} s (asked: {FIRST_ASKED}) and ends "
-        f"after {new.wall:.0f} s on a clock, which counts what else the machine did; it takes {new.cpu:.0f} s of CPU "
-        f"time (asked: under {PLAN_ASKED}). Asked again it ends after {again.wall:.1f} s. It answers: {new.answer}."
+        f"`inflight {shlex.join(PLAN)}` takes {new.cpu:.0f} s of CPU time (asked: under {PLAN_ASKED}), "
+        f"{new.wall:.0f} s on a clock, which counts what else the machine did, and shows its first answer after "
+        f"{new.first:.0f} s (asked: {FIRST_ASKED}). Asked again it ends after {again.wall:.1f} s. It answers: "
+        f"{new.answer}."
     )
     print(body)
     if write:
