@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
-from inflight.planning.parallel import run_all
+from inflight.planning.parallel import WorkerKilled, run_all
 from inflight.planning.stages import Stages
 
 
@@ -55,3 +58,11 @@ def test_an_error_of_a_job_is_raised(workers: int) -> None:
 
     with pytest.raises(ValueError, match="no"):
         run_all({"a": fails, "b": lambda: 1}, workers, lambda name: None)
+
+
+def test_a_worker_that_is_killed_ends_all_with_a_sentence() -> None:
+    def dies() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(WorkerKilled, match="ended with -9 before its result came"):
+        run_all({"a": dies, "b": lambda: 1, "c": lambda: 1}, 2, lambda name: None)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from inflight.config.scheduling import SchedulingSettings
 from inflight.metrics.slo import parse_slos
 from inflight.planning import sizing, trial_cache
 from inflight.planning.demand import traffic_of
 from inflight.planning.simulation import Drafted, Topology, Trial, try_out
 from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for
-from inflight.planning.trial_cache import TrialCache
+from inflight.planning.trial_cache import TrialCache, default_cache
 
 from .builders import drawn, machine
 
@@ -93,3 +94,20 @@ def test_old_trials_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for seed in range(5):
         trials.run(one, 2.0, seed=seed, topology=Topology())
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_trial_of_a_plugin_is_run_each_time(tmp_path: Path, runs: list[object]) -> None:
+    trials, one = runner(tmp_path)
+    scheduling = SchedulingSettings.of(policy="inflight.core.policies.fcfs:Fcfs")
+    of_plugin = replace(one, config=replace(one.config, scheduling=scheduling))
+    for _ in range(2):
+        trials.run(of_plugin, 2.0, topology=Topology())
+    assert len(runs) == 2 and not list(tmp_path.iterdir())
+
+
+def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(self: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert default_cache() is None

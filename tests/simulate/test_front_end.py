@@ -26,8 +26,8 @@ def test_engines_cost_what_their_file_says() -> None:
         assert costs.source and 0.5 < costs.kernels < 2
         assert 0 < costs.step_seconds(1) < costs.step_seconds(256) < 0.05
     own, other = engine_costs(), engine_costs("tensorrt-llm")
-    assert [own.padded(rows) for rows in (1, 3, 8, 9, 32, 500, 513)] == [1, 4, 8, 16, 32, 512, 513]
-    assert [other.padded(rows) for rows in (3, 129, 512, 600, 3000)] == [4, 256, 512, 1024, 3000]
+    assert [own.padded(rows) for rows in (0, 1, 3, 8, 9, 32, 500, 513)] == [0, 1, 4, 8, 16, 32, 512, 513]
+    assert [other.padded(rows) for rows in (0, 3, 129, 512, 600, 3000)] == [0, 4, 256, 512, 1024, 3000]
     sync = engine_costs("vllm-sync")
     assert sync.of_model("gpt_oss").request < sync.of_model("qwen3").request == sync.request
     assert not sync.overlapped and engine_costs("vllm").overlapped

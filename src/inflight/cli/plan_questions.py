@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
@@ -52,8 +53,8 @@ def _rate_or_trace(answer: str) -> None:
         if not Path(answer).is_file():
             raise ValueError(f"{answer!r} is neither a number nor a file.") from None
         return
-    if found <= 0:
-        raise ValueError(f"{answer} is not above 0.")
+    if not 0 < found < math.inf:
+        raise ValueError(f"{answer} is not a rate: it must be above 0, and finite.")
 
 
 def _milliseconds(answer: str) -> None:

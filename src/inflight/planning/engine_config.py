@@ -40,6 +40,12 @@ class EngineConfig:
         return self.scheduling.strategy
 
     @property
+    def has_plugins(self) -> bool:
+        """Return whether a policy, strategy or predictor is a class of another package."""
+        named = self.scheduling
+        return any(":" in one for one in (named.policy, named.strategy, named.predictor or ""))
+
+    @property
     def early_end_tokens(self) -> int | None:
         """Return the setting; None where it is not set or the strategy does not use it."""
         value = self.scheduling.options.given.get(EARLY_END_TOKENS.name)

@@ -8,10 +8,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
 from typing import Any
 
 Jobs = Mapping[str, Callable[[], Any]]
-_jobs: Jobs = {}  # of the processes that are forked next: closures cannot be sent to them
+
+
+class WorkerKilled(OSError):
+    """A process that ran a job was killed."""
 
 
 def cores() -> int:
@@ -27,36 +32,74 @@ def run_all(jobs: Jobs, workers: int, ended: Callable[[str], None]) -> dict[str,
 
     Args:
         jobs: By name; the longest first keep all cores busy to the end. Results must be picklable.
-        workers: Processes at once; with 1 the jobs run here.
+        workers: Processes at once, each of one job; with 1 the jobs run here.
         ended: Called here with the name of each that ended.
 
     Raises:
         Exception: that of a job.
+        WorkerKilled: a process was killed.
     """
-    global _jobs
+    results = dict[str, Any]()
     if workers <= 1 or len(jobs) <= 1:
-        found = {}
         for name, job in jobs.items():
-            found[name] = job()
+            results[name] = job()
             ended(name)
-        return found
-    _jobs, results = jobs, dict[str, Any]()
+        return results
+    waiting = list(jobs)
+    running: dict[Connection, tuple[str, ForkProcess]] = {}
     try:
-        with multiprocessing.get_context("fork").Pool(min(workers, len(jobs)), _begin_worker) as pool:
-            for name, result in pool.imap_unordered(_run, jobs):
-                results[name] = result
+        while waiting or running:
+            while waiting and len(running) < workers:
+                name = waiting.pop(0)
+                receiver, process = _start(jobs[name])
+                running[receiver] = name, process
+            for ready in wait(list(running)):
+                assert isinstance(ready, Connection)
+                name, process = running.pop(ready)
+                results[name] = _result(ready, process)
                 ended(name)
     finally:
-        _jobs = {}
+        for receiver, (_, process) in running.items():
+            process.kill()
+            process.join()
+            receiver.close()
     return {name: results[name] for name in jobs}
 
 
-def _begin_worker() -> None:
-    """Leave Ctrl-C to the process that began the jobs, which ends them, and errors to it, which raises them: where it
-    is killed, its workers have nothing to say."""
+def _start(job: Callable[[], Any]) -> tuple[Connection, ForkProcess]:
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(job, sender))
+    process.start()
+    sender.close()  # so that the process's end is the end of the pipe
+    return receiver, process
+
+
+def _run(job: Callable[[], Any], sender: Connection) -> None:
+    """Run a job in a process of its own, which leaves Ctrl-C to the one that began it, and errors to it, which raises
+    them: where that one is killed, this one reports nothing."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lives)
+    outcome: tuple[Exception | None, Any]
+    try:
+        outcome = None, job()
+    except Exception as error:
+        outcome = error, None
+    sender.send(outcome)
 
 
-def _run(name: str) -> tuple[str, Any]:
-    return name, _jobs[name]()
+def _result(receiver: Connection, process: ForkProcess) -> Any:
+    try:
+        error, result = receiver.recv()
+    except EOFError:
+        process.join()
+        raise WorkerKilled(
+            f"A process of this command ended with {process.exitcode} before its result came, as where memory runs "
+            "out; try again with more memory free, or on one core (`taskset -c 0`), which takes less."
+        ) from None
+    finally:
+        receiver.close()
+    process.join()
+    if error is not None:
+        raise error
+    return result

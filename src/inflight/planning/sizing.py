@@ -164,7 +164,7 @@ class TrialRunner:
             config = replace(config, enable_prefix_caching=False)  # no prompt shares a prefix, and no lookup is faster
         measured, slos = (run.begin, run.end), self.question.slos
         trial = partial(try_out, candidate.machine, config, offered, slos, model, topology, measured=measured)
-        if self._cache is None:
+        if self._cache is None or config.has_plugins:  # whose code the cache does not know
             return trial()
         machine = replace(candidate.machine, cases=(), price_per_hour=None)
         inputs = (machine, config.without_reasons(), offered, model, topology, measured)

@@ -78,9 +78,13 @@ class TrialCache:
                 one.unlink(missing_ok=True)
 
 
-def default_cache() -> TrialCache:
-    """Return the cache of this user: `$XDG_CACHE_HOME/inflight/trials`."""
-    return TrialCache(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "inflight" / "trials")
+def default_cache() -> TrialCache | None:
+    """Return the cache of this user, `$XDG_CACHE_HOME/inflight/trials`; None where there is no home."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:
+        return None
+    return TrialCache(folder / "inflight" / "trials")
 
 
 @functools.cache

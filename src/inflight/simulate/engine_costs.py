@@ -42,6 +42,8 @@ class EngineCosts:
 
     def padded(self, rows: int) -> int:
         """Return the rows that a step of decodes computes: those of the smallest graph that holds them."""
+        if not rows:
+            return 0
         if self.graph_sizes and rows <= self.graph_sizes[-1]:
             return self.graph_sizes[bisect_left(self.graph_sizes, rows)]
         if rows > self.graph_tokens or self.graph_step == 1:
