@@ -2,6 +2,12 @@
 
 Llama 3.1 8B on an H100 by its data sheet, with the real scheduler, by `inflight lab`. Each trace is offered so fast
 that first come, first served falls behind its targets; all contenders have the same requests.
+
+    python -m benchmarks.policy_table --traces FOLDER [--seeds 5] [--write]
+    python -m benchmarks.policy_table --step-model machine.json --model smollm2 [--repeats 2] [--write]
+
+The second command has contenders run on this machine's engine, and in simulation on the same requests: how far both
+agree on their order. The step model is that of `inflight calibrate` with the same model.
 """
 
 from __future__ import annotations
@@ -16,6 +22,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.results import table, write_section
 from inflight.cli import call
+from inflight.cli.lab_runs import REAL, SIMULATED
+from inflight.report.standings import rank_correlation
 
 MACHINE = "--model llama-3.1-8b --hardware h100"
 CONTENDERS = (
@@ -48,15 +56,21 @@ TRACES = (
     PublicTrace("azure_code.csv", "Azure, code", 2.2, 250, 2000, 80),
     PublicTrace("mooncake_conversation_trace.jsonl", "Mooncake, conversations", 0.3, 130, 10_000, 80),
 )
+ON_THE_ENGINE = "--rate 10 --duration 40 --slo ttft=1000,tpot=60"
+ENGINE_CONTENDERS = (
+    *("fcfs", "sjf", "deadline", "hrrn"),
+    "--setting 'sjf, oracle=--policy sjf --predictor oracle'",
+    "--setting 'slack=--strategy slack'",
+    "--setting 'static=--strategy static'",
+)
 FIGURES = ("attainment", "ttft_p99", "tpot_p99", "e2e_p99", "e2e_mean", "fairness")
 HEAD = ("policy", "goodput, requests/s", "× fcfs (95 %)", "attained", "TTFT p99, s", "TPOT p99, ms", "E2E p99, s")
 
 
-def measure(trace: PublicTrace, folder: str, seeds: int) -> list[dict[str, Any]]:
+def measure(options: str) -> list[dict[str, Any]]:
     """Return the standings of `inflight lab`."""
-    words = shlex.split(f"lab {' '.join(CONTENDERS)} {MACHINE} {trace.options(folder)} --seeds {seeds} --json")
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        assert call(words) == 0
+        assert call(shlex.split(f"lab {options} --json")) == 0
     found: list[dict[str, Any]] = json.loads(out.getvalue())["standings"]
     return found
 
@@ -86,7 +100,8 @@ def line(one: dict[str, Any]) -> list[str]:
 def report(folder: str, seeds: int) -> str:
     parts = []
     for trace in TRACES:
-        rows = [line(one) for one in measure(trace, folder, seeds)]
+        options = f"{' '.join(CONTENDERS)} {MACHINE} {trace.options(folder)} --seeds {seeds}"
+        rows = [line(one) for one in measure(options)]
         parts.append(
             f"### {trace.title}\n\n{trace.speed:g} times its speed, {seeds} stretches of {trace.seconds} s; a first "
             f"token within {trace.ttft:,} ms, {trace.tpot} ms a token.\n\n"
@@ -99,17 +114,55 @@ def report(folder: str, seeds: int) -> str:
     return "\n\n".join(parts)
 
 
+def agreement(step_model: Path, model: str, repeats: int) -> str:
+    """Run the contenders on the engine and in simulation; return a table of both, and their rank correlations."""
+    chosen = f"{' '.join(ENGINE_CONTENDERS)} {ON_THE_ENGINE} --seeds 1 --verify {len(ENGINE_CONTENDERS) - 1}"
+    engine = f"--step-model {shlex.quote(str(step_model))} --model {shlex.quote(model)} --verify-repeats {repeats}"
+    means: dict[str, dict[str, dict[str, float]]] = {SIMULATED: {}, REAL: {}}
+    for one in measure(f"{chosen} {engine}"):
+        if one["load"] in means:
+            means[one["load"]][one["contender"]] = {key: value["mean"] for key, value in one["figures"].items()}
+    simulated, real = means[SIMULATED], means[REAL]
+    rows = [
+        [name, *(f"{each[name]['goodput']:.2f}" for each in (simulated, real))]
+        + [f"{each[name]['attainment']:.0%}" for each in (simulated, real)]
+        + [f"{each[name][key]:.2f}" for key in ("ttft_p99", "e2e_mean") for each in (simulated, real)]
+        for name in simulated
+    ]
+    head = ["contender", "goodput simulated, requests/s", "engine", "attained simulated", "engine"]
+    head += ["TTFT p99 simulated, s", "engine", "E2E mean simulated, s", "engine"]
+    ranks = {
+        title: rank_correlation([simulated[name][key] for name in simulated], [real[name][key] for name in simulated])
+        for title, key in (("goodput", "goodput"), ("mean E2E", "e2e_mean"), ("TTFT p99", "ttft_p99"))
+    }
+    shown = ", ".join(f"{value:.2f} by {title}" for title, value in ranks.items() if value is not None)
+    return (
+        f"{model}, `inflight lab {ON_THE_ENGINE}`, {repeats} runs of each on the engine, in turns, and the same "
+        f"requests in simulation. Rank correlation: {shown}.\n\n{table(head, rows)}"
+    )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--traces", required=True, type=Path, help="folder of the traces")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--traces", type=Path, help="folder of the traces")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--step-model", type=Path, help="of this machine: run on its engine instead")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    body = report(str(arguments.traces), arguments.seeds)
+    if (arguments.traces is None) == (arguments.step_model is None):
+        parser.error("give either --traces or --step-model")
+    if arguments.step_model is not None:
+        subject, title = "policy_table real", "Policies on a real engine and in its simulation"
+        command = f"--step-model machine.json --model {arguments.model} --repeats {arguments.repeats}"
+        body = agreement(arguments.step_model, arguments.model, arguments.repeats)
+    else:
+        subject, title = "policy_table", "Policies on public traces"
+        command, body = f"--traces FOLDER --seeds {arguments.seeds}", report(str(arguments.traces), arguments.seeds)
     print(body)
     if arguments.write:
-        command = f"python -m benchmarks.policy_table --traces FOLDER --seeds {arguments.seeds}"
-        write_section("policy_table", "Policies on public traces", command, body)
+        write_section(subject, title, f"python -m benchmarks.policy_table {command}", body)
 
 
 if __name__ == "__main__":

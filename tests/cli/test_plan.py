@@ -211,7 +211,12 @@ def test_without_arguments_a_terminal_is_asked(plan, monkeypatch: pytest.MonkeyP
     answers(monkeypatch, "lama-3-8b", "llama-3-8b", "h1000", "h100", "-4", "nan", "4", "200", "20", "", "none")
     told = plan()
     assert told.code == 0, told.err
-    assert "Did you mean llama-3-8b?" in told.err and "h1000" in told.err and "-4 is not a rate" in told.err and "nan is not a rate" in told.err
+    assert (
+        "Did you mean llama-3-8b?" in told.err
+        and "h1000" in told.err
+        and "-4 is not a rate" in told.err
+        and "nan is not a rate" in told.err
+    )
     asked = "--model llama-3-8b --hardware h100 --rate 4 --input-tokens 200 --output-tokens 20 --slo ttft=1000"
     assert f"inflight plan {asked}" in told.err
     assert "1 replica of h100" in told.out
