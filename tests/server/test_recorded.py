@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import httpx
@@ -37,20 +38,24 @@ async def ask(client: httpx.AsyncClient, number: int) -> None:
                 return
 
 
-async def drive(url: str) -> None:
+async def drive(url: str, numbers: Iterable[int] = range(REQUESTS)) -> None:
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=httpx.Limits(max_connections=None)) as client:
-        await asyncio.gather(*(ask(client, number) for number in range(REQUESTS)))
+        await asyncio.gather(*(ask(client, number) for number in numbers))
 
 
 def test_a_record_of_concurrent_serving_replays_identically(start: Callable[..., Server], tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     server = start("--record", str(record), "--max-num-seqs", "16")
     asyncio.run(drive(server.url))
+    while server.post("/reset_prefix_cache", None).status_code == 409:
+        time.sleep(0.05)  # requests whose clients left are being aborted
+    asyncio.run(drive(server.url, [4]))
     assert server.stop() == 0
     records = list(read_records(record))
+    assert len(of_kind(records, "cache_reset")) == 1
     requests = of_kind(records, "request")
     during_a_step = [one for one in requests if one.before_step > one.before_commit]
     aborted = [one for one in requests if one.samples[0].finish.reason == "abort"]
-    assert len(requests) == REQUESTS and during_a_step and aborted
+    assert len(requests) == REQUESTS + 1 and during_a_step and aborted
     _, outcome = replay(records)
     assert outcome.difference is None and outcome.steps == outcome.recorded_steps > 50

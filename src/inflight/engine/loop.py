@@ -163,8 +163,11 @@ class EngineLoop:
         self._recover_broken_step()
         if not self.idle or self._scheduler.transfers_out or self._polls:
             return None
+        now = self.clock.now()
         with self._scheduler_call:
-            return self._scheduler.reset_prefix_cache()
+            dropped = self._scheduler.reset_prefix_cache()
+            self._observers.prefix_cache_reset(now)
+        return dropped
 
     def add_observer(self, observer: EngineObserver) -> None:
         """Notify one more observer from now on."""

@@ -69,6 +69,9 @@ class EngineObserver:
     def served_elsewhere(self, service: TenantUsage, now: float) -> None:
         """Handle service that other engines gave to tenants."""
 
+    def prefix_cache_reset(self, now: float) -> None:
+        """Handle a reset of the prefix cache, while there is no work."""
+
     def events(self, events: list[Event], now: float) -> None:
         """Handle tokens and ends of requests."""
 
@@ -109,6 +112,9 @@ class EngineObservers(EngineObserver):
 
     def served_elsewhere(self, service: TenantUsage, now: float) -> None:
         self._notify(lambda one: one.served_elsewhere(service, now))
+
+    def prefix_cache_reset(self, now: float) -> None:
+        self._notify(lambda one: one.prefix_cache_reset(now))
 
     def events(self, events: list[Event], now: float) -> None:
         self._notify(lambda one: one.events(events, now))

@@ -18,7 +18,13 @@ from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Capacity, Pooled, Sampled, Scored, StepResult, Transferred
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.observers import EngineObserver, Recovery
-from inflight.records.between_steps import AttemptsRecord, RecoveryRecord, ServiceRecord, TransfersRecord
+from inflight.records.between_steps import (
+    AttemptsRecord,
+    CacheResetRecord,
+    RecoveryRecord,
+    ServiceRecord,
+    TransfersRecord,
+)
 from inflight.records.schema import (
     VERSION,
     Fault,
@@ -159,6 +165,9 @@ class Recorder(EngineObserver):
 
     def served_elsewhere(self, service: TenantUsage, now: float) -> None:
         self._write(ServiceRecord(service, now, self._next_step, self._next_commit, self._command()))
+
+    def prefix_cache_reset(self, now: float) -> None:
+        self._write(CacheResetRecord(now, self._next_step, self._next_commit, self._command()))
 
     def events(self, events: list[Event], now: float) -> None:
         for event in events:

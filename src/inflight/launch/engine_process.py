@@ -339,8 +339,6 @@ class _LocalEngine(EngineProcess):
         engine, hosted = self._built, self.engine
         if engine is None or not isinstance(hosted, LoadedEngine):
             return PrefixCacheReset(0, error="The engine is being loaded; try again in a moment.", is_busy=True)
-        if self._setup.record is not None:
-            return PrefixCacheReset(0, error="A record (--record) holds no resets, so that its replay would differ.")
         blocks = await hosted.bridge.ask(engine.loop.reset_prefix_cache)
         if blocks is None:
             return PrefixCacheReset(

@@ -51,6 +51,22 @@ class ServiceRecord(Struct, frozen=True, tag_field="kind", tag="service"):
     command: Count
 
 
+class CacheResetRecord(Struct, frozen=True, tag_field="kind", tag="cache_reset"):
+    """A reset of the prefix cache: all cached content of the device and the host was dropped, while there was no work.
+
+    Attributes:
+        dropped: When.
+        before_step: First step planned after that.
+        before_commit: First step committed after that.
+        command: Number among all commands.
+    """
+
+    dropped: Time
+    before_step: Count
+    before_commit: Count
+    command: Count
+
+
 class AttemptsRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="attempts"):
     """Attempts at a plan in a row that yielded none, though there was work: each may have begun transfers, or had
     requests wait.

@@ -24,7 +24,13 @@ from inflight.core.types.plan import HOST, BatchPlan, Capacity, NewRequest, Tran
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.timings import Timings
 from inflight.counted import Count, Seconds, Time, TransferId
-from inflight.records.between_steps import AttemptsRecord, RecoveryRecord, ServiceRecord, TransfersRecord
+from inflight.records.between_steps import (
+    AttemptsRecord,
+    CacheResetRecord,
+    RecoveryRecord,
+    ServiceRecord,
+    TransfersRecord,
+)
 from inflight.records.checked import MAX_BYTES, Malformed, converted, decoded
 from inflight.records.json_text import json_text
 from inflight.records.version1 import upgraded
@@ -114,7 +120,7 @@ class RequestRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", t
         added: When it was added.
         before_step: First step planned after that.
         before_commit: First step committed after that; less than before_step when plans were in flight.
-        command: Its number among all commands: adds, ends, transfers that ended between steps, and service.
+        command: Its number among all commands: adds, ends, and the lines of `between_steps`.
         ended: When it ended.
         ended_before_step: First step planned after that.
         ended_before_commit: First step committed after that.
@@ -165,6 +171,7 @@ Line = (
     | RefusedRecord
     | TransfersRecord
     | ServiceRecord
+    | CacheResetRecord
     | AttemptsRecord
     | RecoveryRecord
 )
@@ -175,6 +182,7 @@ _TYPES: dict[str, type[Line]] = {
     "refused": RefusedRecord,
     "transfers": TransfersRecord,
     "service": ServiceRecord,
+    "cache_reset": CacheResetRecord,
     "attempts": AttemptsRecord,
     "recovery": RecoveryRecord,
 }
@@ -286,8 +294,8 @@ def decode_line(line: bytes, version: int) -> Line:
     kind = decoded(_KIND, line).kind
     if kind is None or kind not in _TYPES:
         raise Malformed(
-            f"has kind {kind!r}, where steps, requests (ended or refused), transfers, service, attempts and recoveries "
-            "are expected"
+            f"has kind {kind!r}, where steps, requests (ended or refused), transfers, service, resets of the cache, "
+            "attempts and recoveries are expected"
         )
     if version == 1:
         found = converted(upgraded(decoded(_OLD, line)), _TYPES[kind], decode_range)
@@ -340,6 +348,8 @@ def of_kind(records: Records, kind: Literal["refused"]) -> list[RefusedRecord]: 
 def of_kind(records: Records, kind: Literal["transfers"]) -> list[TransfersRecord]: ...
 @overload
 def of_kind(records: Records, kind: Literal["service"]) -> list[ServiceRecord]: ...
+@overload
+def of_kind(records: Records, kind: Literal["cache_reset"]) -> list[CacheResetRecord]: ...
 @overload
 def of_kind(records: Records, kind: Literal["attempts"]) -> list[AttemptsRecord]: ...
 @overload

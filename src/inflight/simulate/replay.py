@@ -27,7 +27,13 @@ from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.plan import BatchPlan, Chunk, Pooled, Sampled, Scored, StepResult, TransferKind, Transferred
 from inflight.core.types.request import RequestRefused
 from inflight.counted import counted
-from inflight.records.between_steps import AttemptsRecord, RecoveryRecord, ServiceRecord, TransfersRecord
+from inflight.records.between_steps import (
+    AttemptsRecord,
+    CacheResetRecord,
+    RecoveryRecord,
+    ServiceRecord,
+    TransfersRecord,
+)
 from inflight.records.schema import (
     RecordError,
     Records,
@@ -139,6 +145,8 @@ class Replay:
         for usage in of_kind(records, "service"):
             use = partial(self._scheduler.sync_tenant_usage, usage.elsewhere)
             found[self._at(usage)].append((usage.command, use))
+        for reset in of_kind(records, "cache_reset"):
+            found[self._at(reset)].append((reset.command, partial(self._reset_cache, reset)))
         for attempts in of_kind(records, "attempts"):
             found[self._at(attempts)].append((attempts.command, partial(self._attempt, attempts)))
         for recovery in of_kind(records, "recovery"):
@@ -173,6 +181,14 @@ class Replay:
             self._scheduler.plan(one.ended)
         events = self._scheduler.transferred(self._transferred(one.transferred), one.ended)
         self.events.append((one.ended, events))
+
+    def _reset_cache(self, one: CacheResetRecord) -> None:
+        if not self._scheduler.idle or self._scheduler.transfers_out:
+            raise RecordError(
+                f"The record resets the prefix cache at {one.dropped:g} s, while there would be work: "
+                "lines are missing, or changed."
+            )
+        self._scheduler.reset_prefix_cache()
 
     def _attempt(self, one: AttemptsRecord) -> None:
         for at in one.attempted:
@@ -250,7 +266,7 @@ class Replay:
 
 MakeScheduler = Callable[[StopTextFactory, Speculation | None], Scheduler]
 Command = tuple[int, Callable[[], object]]  # its number, and what it does
-Between = RequestRecord | TransfersRecord | ServiceRecord | AttemptsRecord | RecoveryRecord
+Between = RequestRecord | TransfersRecord | ServiceRecord | CacheResetRecord | AttemptsRecord | RecoveryRecord
 
 
 def _lacks_drafts(chunk: Chunk, accepted: Mapping[int, int]) -> bool:
