@@ -88,6 +88,35 @@ def test_a_foreground_newcomer_is_not_preempted_for_the_background() -> None:
     assert not any(one.preempt_pending for one in inside.running(harness.scheduler))
 
 
+def test_no_background_newcomer_takes_the_blocks_that_were_freed_for_a_foreground_request() -> None:
+    """Not either as one that goes before a prompt that runs; else others are preempted for the foreground request."""
+    interactive, batch_lane = (("max_tokens", 6),), (("background", True), ("chunk", 3))
+    harness = harness_of(
+        LaneSetup("interactive", "priority", interactive),
+        LaneSetup("batch", "priority", batch_lane),
+        **(TIGHT | {"num_blocks": 34, "max_rows": 6, "token_budget": 14, "max_model_len": 60}),
+        **{"preemption": "swap", "host_blocks": 20, "transfer_polls": (1,)},
+    )
+
+    def names() -> list[str]:
+        harness.step()
+        return sorted(one.request.request_id for one in inside.running(harness.scheduler))
+
+    harness.add(request("victim", [1] * 12, output=30, lane="batch", priority=9))
+    harness.steps(5)
+    harness.add(request("runs", [0] * 40, output=2, lane="batch", priority=5))
+    harness.steps(1)
+    harness.add(request("head", [0, 1, 1] * 6, output=2))
+    assert names() == ["runs"], "the victim's blocks are stored first"
+    harness.add(request("first", [1, 0] * 3, output=2, priority=-1))  # it has the lane's tokens of a step
+    harness.add(request("urgent", [1, 1, 0] * 2, output=2, lane="batch", priority=1))
+    seen = [names() for _ in range(8)]
+    assert all("runs" in one for one in seen), "no more is preempted for the head"
+    joined = next(index for index, one in enumerate(seen) if "head" in one)
+    assert ["first", "runs"] in seen[:joined] and not any("urgent" in one for one in seen[:joined])
+    harness.drain()
+
+
 def test_rows_that_the_batch_lane_keeps_are_not_preempted() -> None:
     harness = harness_of(INTERACTIVE, batch(min_rows=1), max_rows=2)
     harness.add(*several("batch", 2, output=9))

@@ -220,11 +220,11 @@ class PlanBuilder:
         if most is not None:
             quota = min(quota, most - step.prompt_tokens[name])
         quota_end = step.budget - quota  # the budget at which the quota is used up
-        if lane.queue.preempts and not has_preempted:
-            self._admit_waiting(lane, quota_end, leave, before_running=True)
-        self._serve_running(lane, quota_end, leave)
         # A sequence preempted now must not come back before those that have rows and blocks reserved.
         blocked = (has_preempted and not lane.deficit.reserved_rows) or self._state.preemption.blocks_newcomers(lane)
+        if lane.queue.preempts and not blocked:
+            self._admit_waiting(lane, quota_end, leave, before_running=True)
+        self._serve_running(lane, quota_end, leave)
         self._reasons[name] = "blocks" if blocked else self._admit_waiting(lane, quota_end, leave)
         if self._shape.late:
             self._serve_running(lane, quota_end, leave, late=True)

@@ -45,9 +45,6 @@ class StepDrafts:
             return
         background = not any(lane.running for lane in lanes.in_turn(background=False))
         budget = step.prompt_budget(step.budget, 0, 0)
-        if background:
-            tokens = lanes.background_tokens((), shape.token_budget)
-            budget = min(budget, tokens - shape.token_budget + step.budget)
         if budget <= 0:
             self._state.last_full_step = step.number
             return
