@@ -7,11 +7,13 @@ plans and events are watched by `harness`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from inflight.core.kv.acting_sessions import ActingSessions
 from inflight.core.kv.prefix_cache import CachedChain
 from inflight.core.kv.prefix_sharing import Lookup
+from inflight.core.kv.sessions import Session
 from inflight.core.queueing.lanes import MAX_DEFICIT
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.scheduler import Scheduler
@@ -363,3 +365,8 @@ def _check_backlogs(scheduler: Scheduler) -> None:
         assert queue.backlog.total.tokens == sum(queue.backlog.of(tenant).tokens for tenant in waiting)
         prompts = sum(len(one.prompt) for *_, one in queue._order.entries() if not one.sample_index)
         assert queue.backlog.total.tokens >= prompts, "a prompt that waits is not counted"
+
+
+def noted_changes(acting: ActingSessions) -> Collection[Session]:
+    """Return the sessions whose changes the sums over acting sessions have still to subtract."""
+    return acting._changed

@@ -21,7 +21,7 @@ from .test_session_eviction import A, Kept, learn
 def kept_for(kept: Kept, arrival: float, blocks: int = 8, **fields: Any) -> int:
     """Return the blocks that a newcomer must leave to sessions that act."""
     one = sequence(0, arrival=arrival, **fields)
-    return ActingSessions(kept.table, kept.order.num_idle_blocks, blocks).kept_blocks(one)
+    return ActingSessions(kept.table, kept.order, blocks).kept_blocks(one)
 
 
 def acting(cost: float = 1.0) -> Kept:
@@ -107,15 +107,16 @@ def test_a_paused_call_may_be_aborted_and_beside_an_idle_engine_none_waits() -> 
 # -- many sessions, and many calls ----------------------------------------------------------------------------------
 
 
-def summed(table: SessionTable, kept: Kept, one: Sequence, num_blocks: int) -> int:
-    """Return what `kept_blocks` does, by a walk over all sessions."""
+def summed(table: SessionTable, kept: Kept, one: Sequence, num_blocks: int, tenants: set[str] | None = None) -> int:
+    """Return what `kept_blocks` does, by a walk over all sessions. tenants: Those of the plan's beginning."""
     own = table.known(session_key(one.request))
     began, held = one.request.arrival if own is None else own.began, Counter[str]()
     acting = list(table.acting())
     for session in acting:
         if session is not own and session.began <= began:
             held[session.tenant] += kept.order.num_idle_blocks(session)
-    share = num_blocks // len({session.tenant for session in acting} | {one.request.tenant})
+    tenants = {session.tenant for session in acting} if tenants is None else tenants
+    share = num_blocks // len(tenants | {one.request.tenant})
     return sum(blocks if tenant == one.request.tenant else min(blocks, share) for tenant, blocks in held.items())
 
 
@@ -123,7 +124,7 @@ def summed(table: SessionTable, kept: Kept, one: Sequence, num_blocks: int) -> i
 def test_sums_are_those_of_a_walk_over_all_sessions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inflight.core.kv.sessions.KEEP_RATE", 1e-6)
     rng, kept = random.Random(seed), Kept(300)
-    acting = ActingSessions(kept.table, kept.order.num_idle_blocks, 300)
+    acting = ActingSessions(kept.table, kept.order, 300)
     sessions, found = list[tuple[str, str]](), set[int]()
     for number in range(60):
         tenant, name = rng.choice("abc"), f"s{rng.randrange(40)}"
@@ -138,15 +139,20 @@ def test_sums_are_those_of_a_walk_over_all_sessions(seed: int, monkeypatch: pyte
             continue
         acting.begin_plan()
         kept.table.advance()
+        tenants = {session.tenant for session in kept.table.acting()}
         for call in range(8):
             tenant, name = rng.choice([*sessions, ("a", "new"), ("d", "new"), ("", "")])
             one = sequence(call, arrival=rng.uniform(0, 60), tenant=tenant, session=name)
             found.add(acting.kept_blocks(one))
-            assert acting.kept_blocks(one) == summed(kept.table, kept, one, 300)
-    assert len(found) > 20
+            assert acting.kept_blocks(one) == summed(kept.table, kept, one, 300, tenants)
+            if call % 3 == 2:  # the plan's newcomers evict blocks
+                held = kept.pool.allocate(min(kept.pool.free + rng.randrange(5), kept.pool.available))
+                kept.pool.release(held, None)
+    assert len(found) > 20 and kept.evicted
 
 
-def test_a_session_that_begins_its_turn_keeps_nothing_more() -> None:
+def two_acting() -> tuple[Kept, list[Session]]:
+    """Return a pool of eight blocks, of which two acting sessions have two each."""
     kept = Kept(block_seconds=lambda tokens: 10 / KEEP_RATE)
     learn(kept.table, 4.0)
     sessions = list[Session]()
@@ -157,10 +163,36 @@ def test_a_session_that_begins_its_turn_keeps_nothing_more() -> None:
         kept.pool.release(kept.pool.allocate(2), session)
         sessions.append(session)
     kept.table.now += 1.0
-    acting, one = ActingSessions(kept.table, kept.order.num_idle_blocks, 8), sequence(0, arrival=30.0)
+    return kept, sessions
+
+
+def test_a_session_that_begins_its_turn_keeps_nothing_more() -> None:
+    kept, sessions = two_acting()
+    acting, one = ActingSessions(kept.table, kept.order, 8), sequence(0, arrival=30.0)
     assert acting.kept_blocks(one) == 4
     kept.table.begin_turn(sessions[0])
     assert acting.kept_blocks(one) == 2
+
+
+def test_blocks_that_the_same_plan_evicts_are_kept_no_more() -> None:
+    kept, sessions = two_acting()
+    acting, one = ActingSessions(kept.table, kept.order, 8), sequence(0, arrival=30.0)
+    assert acting.kept_blocks(one) == 4
+    kept.pool.allocate(kept.pool.available - 1)
+    assert acting.kept_blocks(one) == 1 == sum(map(kept.order.num_idle_blocks, sessions))
+    kept.pool.allocate(1)
+    assert acting.kept_blocks(one) == 0
+
+
+def test_turns_while_no_call_asks_leave_nothing_behind() -> None:
+    kept, sessions = two_acting()
+    acting, one = ActingSessions(kept.table, kept.order, 8), sequence(0, arrival=30.0)
+    acting.kept_blocks(one)
+    acting.begin_plan()
+    for _ in range(100):
+        kept.table.begin_turn(sessions[0])
+        kept.table.end_turn(sessions[0], 16)
+    assert len(inside.noted_changes(acting)) <= 1
 
 
 def test_a_plan_looks_at_the_sessions_once_however_many_calls_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,33 +1,35 @@
 """Acting sessions: those that rest for a moment, and the blocks that calls leave to them.
 
-They are looked at once a plan, however many calls ask: sorted by when they began, with the sums of their blocks. The
-plan itself changes that sessions begin turns, at most as many as it has newcomers: these are subtracted.
+They are looked at once a plan, however many calls ask: sorted by when they began, with the sums of their blocks. In the
+plan itself sessions begin turns and lose blocks, at most as many as the plan allocates: what they have lost is
+subtracted. A tenant whose sessions have lost all still counts for the shares of this plan.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable
 
+from inflight.core.kv.session_eviction import SessionEviction
 from inflight.core.kv.sessions import MAX_PAUSE_S, Session, SessionTable, session_key
 from inflight.core.sequence import Sequence
 
 
 class ActingSessions:
-    def __init__(self, table: SessionTable, idle_blocks: Callable[[Session], int], num_blocks: int):
+    def __init__(self, table: SessionTable, order: SessionEviction, num_blocks: int):
         """Look at none yet.
 
         Args:
             table: Of all sessions.
-            idle_blocks: Returns the blocks of a session on the device that no sequence holds.
+            order: Of the device's blocks.
             num_blocks: Of the device.
         """
-        self._table, self._idle_blocks, self._num_blocks = table, idle_blocks, num_blocks
+        self._table, self._order, self._num_blocks = table, order, num_blocks
         table.watchers.append(self._value_changed)
+        order.watchers.append(self._loses_blocks)
         self._is_current = False
         self._blocks: dict[Session, int] = {}  # of each acting session, the one that began first, first
-        self._left: list[Session] = []  # those of these that have begun a turn since
+        self._changed: set[Session] = set()  # those of these that have begun a turn or lost blocks since
         self._tenants: dict[str, _Sums] = {}
         self._totals: dict[int, _Sums] = {}  # of all tenants, by the blocks that each may keep at most
 
@@ -50,9 +52,11 @@ class ActingSessions:
         began = request.arrival if own is None else own.began
         share = self._num_blocks // len(self._tenants.keys() | {request.tenant})
         subtracted = Counter({request.tenant: 0})  # also its own tenant's, which keeps more than a share
-        for session in {*self._left, *([own] if own in self._blocks else [])}:
-            if session is not None and session.began <= began:
+        for session in self._changed.union((own,) if own in self._blocks else ()):
+            if session.began <= began:
                 subtracted[session.tenant] += self._blocks[session]
+                if session is not own and table.is_acting(session):
+                    subtracted[session.tenant] -= self._order.num_idle_blocks(session)
         kept = self._total(share).until(began)
         for tenant, blocks in subtracted.items():
             held = self._tenants[tenant].until(began) if tenant in self._tenants else 0
@@ -64,8 +68,8 @@ class ActingSessions:
         self._table.advance()
         self._is_current = True
         acting = sorted(self._table.acting(), key=lambda one: one.began)
-        self._blocks = {session: self._idle_blocks(session) for session in acting}
-        self._left.clear()
+        self._blocks = {session: self._order.num_idle_blocks(session) for session in acting}
+        self._changed.clear()
         self._totals.clear()
         tenants: defaultdict[str, _Sums] = defaultdict(_Sums)
         for session, blocks in self._blocks.items():
@@ -88,8 +92,12 @@ class ActingSessions:
     def _value_changed(self, session: Session) -> None:
         if session.rests_since is not None:
             self._is_current = False  # it begins to rest, or has rested for longer
-        elif session in self._blocks:
-            self._left.append(session)
+        else:
+            self._loses_blocks(session)
+
+    def _loses_blocks(self, session: Session) -> None:
+        if self._is_current and session in self._blocks:
+            self._changed.add(session)
 
 
 class _Sums:

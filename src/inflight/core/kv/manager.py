@@ -142,7 +142,7 @@ class KVCacheManager:
             self._sessions.reset()
             device_order, host_order = SessionEviction(self._sessions), SessionEviction(self._sessions)
             self._matcher = SessionMatcher(self._sessions, device_order, host_order, self.block_size)
-            self._acting = ActingSessions(self._sessions, device_order.num_idle_blocks, capacity.num_blocks)
+            self._acting = ActingSessions(self._sessions, device_order, capacity.num_blocks)
         is_cached = self._prefix.__contains__
         self._pool = BlockPool(capacity.num_blocks, lambda block: self._host.on_evict(block), is_cached, device_order)
         self._transfers = Transfers(self._pool, slots, state_group, capacity.asynchronous_transfers)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Sequences
 from typing import NamedTuple
 
@@ -63,6 +63,7 @@ class SessionEviction(EvictionOrder):
     def __init__(self, table: SessionTable):
         self._table = table
         table.watchers.append(self._value_changed)
+        self.watchers = list[Callable[[Session], None]]()  # called once an idle block of a session is one no more
         self._owners: dict[int, Session | None] = {}  # of each block's content, held or not; None: shared
         self._idle: dict[Session, OrderedDict[int, None]] = {}  # blocks that no sequence holds
         self._shared: OrderedDict[int, float] = OrderedDict()  # when they were released, oldest first
@@ -215,6 +216,8 @@ class SessionEviction(EvictionOrder):
         if not self._idle[owner]:
             del self._idle[owner]
             self._unrank(owner)
+        for watcher in self.watchers:
+            watcher(owner)
 
     def _value_changed(self, session: Session) -> None:
         if session in self._rank_of:

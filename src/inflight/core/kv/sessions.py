@@ -224,15 +224,20 @@ class SessionTable:
         return session.block_cost * session.hit_rates[session.bucket]
 
     def acting(self) -> Iterator[Session]:
-        """Yield the named sessions that rest for a moment, as agents do while a tool runs: keeping them saves KEEP_RATE
-        seconds of computing or more per second, as of the last `advance`."""
+        """Yield the sessions that act."""
         for session in self._watch.latest():
-            age = self.now - (session.rests_since or 0.0)
-            if age > MAX_ACTING_S:
+            if self.now - (session.rests_since or 0.0) > MAX_ACTING_S:
                 return
-            seconds = session.block_cost * session.num_idle_blocks
-            if session.is_named and seconds * session.hit_rates[session.bucket] >= KEEP_RATE:
+            if self.is_acting(session):
                 yield session
+
+    def is_acting(self, session: Session) -> bool:
+        """Return whether a session is named and rests for a moment, as agents do while a tool runs: keeping it saves
+        KEEP_RATE seconds of computing or more per second, as of the last `advance`."""
+        if not session.is_named or session.rests_since is None:
+            return False
+        seconds = session.block_cost * session.num_idle_blocks
+        return seconds * session.hit_rates[session.bucket] >= KEEP_RATE
 
     def _notify(self, session: Session) -> None:
         for watcher in self.watchers:
