@@ -1,7 +1,8 @@
-"""A run whose scheduler was reset after an interruption is recorded whole, and replays."""
+"""A run that was interrupted, in its scheduler or its observers, is recorded whole, and replays."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +11,20 @@ from unittest import mock
 import pytest
 from core.builders import request
 from core.harness import LaneSetup, Setup
+from core.kv.test_host_tier import SCARCE
 from msgspec import structs
 
 from inflight.core.scheduling.interim import InterimSteps
 from inflight.core.scheduling.outputs import Outputs
 from inflight.core.scheduling.scheduler import Scheduler
+from inflight.engine.observers import EngineObservers
+from inflight.engine.recorder import Recorder
 from inflight.records.schema import Line, RecordError, of_kind
 from inflight.simulate.replay import replay
 
-from .test_recorder import Recorded, rebuilt_setup
+from .test_recorder import Recorded, Retained, rebuilt_setup
 
+RECOVERIES = 6
 SETUP = Setup(num_blocks=30, max_rows=3, token_budget=8, lanes=(LaneSetup(policy="fair"),))
 
 
@@ -79,3 +84,102 @@ def test_steps_that_are_missing_without_a_recovery_are_reported(tmp_path: Path) 
     changed = [structs.replace(one, next_step=99) if one is recovery else one for one in records]
     with pytest.raises(RecordError, match="lines are missing"):
         replay(changed, rebuilt_setup(records[0]).scheduler)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("comes_before", [False, True])
+@pytest.mark.parametrize("name", ["step", "events", "transferred", "recovered"])
+@pytest.mark.parametrize("owner", [EngineObservers, Recorder])
+def test_a_run_whose_observers_were_interrupted_replays(
+    tmp_path: Path, owner: type[EngineObservers | Recorder], name: str, comes_before: bool, depth: int
+) -> None:
+    """Ctrl-C comes before an observer is notified, or after that; requests go on."""
+    notified: Callable[..., None] = getattr(owner, name)
+    calls = 0
+
+    def broken(*arguments: object) -> None:
+        nonlocal calls
+        calls += 1
+        if not comes_before or calls % 5:
+            notified(*arguments)
+        if calls % 5 == 0:
+            raise KeyboardInterrupt
+
+    with mock.patch.object(owner, name, broken):
+        records = run_despite_interruptions(Recorded(replace(SCARCE, transfer_polls=(2, 5), depth=depth)), tmp_path)
+        assert calls >= 5
+    assert replay(records, rebuilt_setup(records[0]).scheduler)[1].difference is None
+    recoveries = of_kind(records, "recovery")
+    assert name == "recovered" or len(recoveries) == RECOVERIES
+    for one in of_kind(records, "request"):
+        (sample,) = one.samples
+        if one.request.request_id.startswith("whole"):
+            assert (sample.finish.reason, len(sample.token_ids)) == ("length", 6)
+
+
+class Interrupted(Retained):
+    """Ctrl-C comes as one line is written."""
+
+    def __init__(self, at: int):
+        super().__init__()
+        self.left = at
+
+    def write(self, line: object) -> int:
+        written = super().write(line)  # type: ignore[arg-type]
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return written
+
+
+def test_an_interruption_at_any_line_leaves_a_record_that_replays(tmp_path: Path) -> None:
+    at = 1
+    while True:
+        recorded = Recorded(replace(SCARCE, transfer_polls=(2, 5)), file=Interrupted(at + 1))
+        records = run_despite_interruptions(recorded, tmp_path, rounds=1)
+        assert replay(records, rebuilt_setup(records[0]).scheduler)[1].difference is None, f"line {at}"
+        if len(records) <= at:
+            break
+        at += 1
+    assert at > 20
+
+
+def run_despite_interruptions(recorded: Recorded, folder: Path, rounds: int = RECOVERIES) -> list[Line]:
+    """Return the records of a run that goes on after each interruption, with requests that end, are aborted, or are
+    broken off with the scheduler."""
+    loop = recorded.loop
+
+    def insistently(verb: Callable[[], object]) -> None:
+        for _ in range(3):
+            with contextlib.suppress(KeyboardInterrupt):
+                verb()
+                return
+        pytest.fail("It is interrupted again and again.")
+
+    def add(name: str, prompt: list[int]) -> None:
+        insistently(lambda: loop.add(request(name, prompt, output=6)))
+
+    def run() -> None:
+        while not loop.idle:
+            insistently(loop.advance)
+
+    for number in range(rounds):
+        for name in ("whole", "other"):
+            add(f"{name} {number}", [len(name) % 2, 1, number % 2, 0, 1])
+        for _ in range(5):
+            insistently(loop.advance)
+        insistently(lambda: loop.sync_tenant_usage({"interactive": {"": 5.0}}))
+        add(f"aborted {number}", [0, 1, 1])
+        insistently(loop.advance)
+        with contextlib.suppress(KeyboardInterrupt):
+            loop.abort(f"aborted {number}")
+        run()
+        add(f"lost {number}", [1, 1, 0])
+        insistently(loop.advance)
+        broken = mock.patch.object(Scheduler, "abort", mock.Mock(side_effect=KeyboardInterrupt))
+        with broken, pytest.raises(KeyboardInterrupt):
+            loop.abort(f"lost {number}")
+        insistently(loop.take_transferred)
+        run()
+    assert loop.observer_error is None
+    return recorded.records(folder)

@@ -88,8 +88,14 @@ def _unsound(result: StepResult) -> StepResult:
 class Recorded:
     """An engine that records, on virtual time."""
 
-    def __init__(self, setup: Setup, broken: frozenset[int] = frozenset(), unsound: frozenset[int] = frozenset()):
-        self.file = Retained()
+    def __init__(
+        self,
+        setup: Setup,
+        broken: frozenset[int] = frozenset(),
+        unsound: frozenset[int] = frozenset(),
+        file: Retained | None = None,
+    ):
+        self.file = file or Retained()
         self.executor = Noted(setup, broken, unsound)
         resolved = {
             "depth": {"value": setup.depth},

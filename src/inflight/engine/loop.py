@@ -9,7 +9,7 @@ one computes an interim step, or goes on.
 
 A step is a transaction. If a fault or Ctrl-C comes before its result, it is committed as failed, and the exception goes
 on. If a method of the scheduler itself is interrupted, all requests end with an error and the scheduler is reset.
-Either way the next call finds an engine that works.
+Either way the next call finds an engine that works, and the observers are notified of all that was done.
 """
 
 from __future__ import annotations
@@ -153,8 +153,10 @@ class EngineLoop:
         now = self.clock.now()
         with self._scheduler_call:
             given = self._scheduler.sync_tenant_usage(elsewhere)
-        if elsewhere:
-            self._observers.served_elsewhere(elsewhere, now)
+            if elsewhere:
+                service = dict(elsewhere)  # a repeated notice is known by its objects
+                self._observers.put(lambda: self._observers.served_elsewhere(service, now))
+        self._observers.deliver()
         return given
 
     def reset_prefix_cache(self) -> int | None:
@@ -198,11 +200,13 @@ class EngineLoop:
         now = self.clock.now()
         with self._scheduler_call:
             events = self._scheduler.abort(request_id, now)
-        self._observers.events(events, now)
-        if self._undelivered:  # of a step that failed
-            events = [event for event in self._undelivered if event.request_id == request_id] + events
-            self._undelivered = [event for event in self._undelivered if event.request_id != request_id]
-        return events
+            self._observers.put(lambda: self._observers.events(events, now))
+        self._observers.deliver()
+        if not self._undelivered:
+            return events
+        before = [event for event in self._undelivered if event.request_id == request_id]  # of a step that failed
+        self._undelivered = [event for event in self._undelivered if event.request_id != request_id]
+        return before + events
 
     def advance(
         self, unlocked: AbstractContextManager[object] | None = None, until: float = math.inf
@@ -282,6 +286,7 @@ class EngineLoop:
             try:
                 self._executor.close()
             finally:
+                self._observers.deliver()
                 self._observers.close()
 
     def _fill(self, unlocked: AbstractContextManager[object]) -> WaitUntil | WaitForTransfers | None:
@@ -332,10 +337,13 @@ class EngineLoop:
         now = self.clock.now()
         with self._scheduler_call:
             events = self._scheduler.commit(flight.plan, result, now)
+            self._observers.put(
+                lambda: self._observers.step(flight.plan, result, flight.planned, now),
+                lambda: self._observers.events(events, now),
+            )
             self._flights.remove(flight)
             self._undelivered += events
-        self._observers.step(flight.plan, result, flight.planned, now)
-        self._observers.events(events, now)
+        self._observers.deliver()
 
     def _wait_for_transfers(self, unlocked: AbstractContextManager[object], seconds: float = POLL_SECONDS) -> None:
         self._polls = True
@@ -347,10 +355,12 @@ class EngineLoop:
         now = self.clock.now()
         with self._scheduler_call:
             events = self._scheduler.transferred(ended, now)
+            if ended:
+                self._observers.put(
+                    lambda: self._observers.transferred(ended, now), lambda: self._observers.events(events, now)
+                )
             self._undelivered += events
-        if ended:
-            self._observers.transferred(ended, now)
-            self._observers.events(events, now)
+        self._observers.deliver()
 
     def _transferred(self, seconds: float) -> tuple[Transferred, ...]:
         """Return ended transfers. Where the executor has none in flight, those still out are lost with their step."""
@@ -368,13 +378,14 @@ class EngineLoop:
         return events
 
     def _recover_broken_step(self) -> None:
-        """After an interruption, commit every step in flight, as failed where it has no result.
+        """After an interruption, notify the observers of all that is done, and commit every step in flight, as failed
+        where it has no result.
 
         If it is interrupted itself, the next call goes on with it.
         """
+        self._observers.deliver()
         if self._scheduler_call.interrupted:
             lost = [(flight.plan, flight.planned) for flight in self._flights]
-            self._flights.clear()
             self._suspended.drop()
             if self._kv_tiers is not None:
                 self._kv_tiers.abandon()
@@ -382,10 +393,14 @@ class EngineLoop:
                 pass  # the blocks that it copies are about to be freed
             now = self.clock.now()
             events = self._scheduler.recover(INTERRUPTED, now)
+            recovery = Recovery(now, self._scheduler.numbers, INTERRUPTED)
+            self._observers.put(
+                lambda: self._observers.recovered(recovery, lost), lambda: self._observers.events(events, now)
+            )
             self._undelivered += events
+            self._flights.clear()
             self._scheduler_call.interrupted = False
-            self._observers.recovered(Recovery(now, self._scheduler.numbers, INTERRUPTED), lost)
-            self._observers.events(events, now)
+            self._observers.deliver()
         while self._step_error is not None and self._flights:
             self._commit(nullcontext())
         self._step_error = None

@@ -6,6 +6,7 @@ An observer that fails is dropped and the engine goes on: no request depends on 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
@@ -37,6 +38,7 @@ class EngineObserver:
     """Base class of observers, whose methods do nothing.
 
     They are called in the order of events, while no plan is made, and must be quick. Times are on the engine's clock.
+    A call that Ctrl-C interrupts is repeated, with the same objects.
     """
 
     def added(self, request: Request, now: float) -> None:
@@ -80,14 +82,29 @@ class EngineObserver:
 
 
 class EngineObservers(EngineObserver):
-    """Notifies each observer, in the order in which they were added."""
+    """Notifies each observer, in the order in which they were added.
+
+    The loop queues a notice as soon as the scheduler's call has returned, and delivers it afterwards: an interruption
+    in between, or of an observer, loses none.
+    """
 
     def __init__(self, observers: Iterable[EngineObserver] = ()):
         self._observers = list(observers)
+        self._notices: deque[Callable[[], None]] = deque()
         self.error: Exception | None = None  # the first; for runs whose purpose is the record
 
     def add(self, observer: EngineObserver) -> None:
         self._observers.append(observer)
+
+    def put(self, *notices: Callable[[], None]) -> None:
+        """Queue calls of this object's methods."""
+        self._notices += notices
+
+    def deliver(self) -> None:
+        """Do the queued calls; where one is interrupted, the next delivery begins with it."""
+        while self._notices:
+            self._notices[0]()
+            self._notices.popleft()
 
     def added(self, request: Request, now: float) -> None:
         self._notify(lambda one: one.added(request, now))

@@ -75,6 +75,9 @@ class Recorder(EngineObserver):
         self._commands = 0  # adds, ends, transfers and so on so far, which may bear the same time
         self._attempts: list[float] = []  # in a row, at plans that yielded none
         self._within: int | None = None  # the step within which these were
+        self._written: object = None  # the subject of the last line, whose notice may be repeated
+        self._events: list[Event] | None = None  # the last ones, of which so many are taken in
+        self._num_taken = 0
         self._alive: dict[str, _LiveRequest] = {}
         created = created or datetime.now(UTC).isoformat(timespec="seconds")
         self._write(Header(VERSION, capacity, settings, created, has_attempts=True))
@@ -126,59 +129,47 @@ class Recorder(EngineObserver):
     def recovered(self, recovery: Recovery, lost: Sequence[tuple[BatchPlan, float]]) -> None:
         now, numbers = recovery.now, recovery.numbers
         for plan, planned in lost:
-            if plan.step in self._before_commit:
-                self._write_step(plan, StepResult(plan.step, (), 0.0, recovery.error), planned, now, lost=True)
+            self._write_step(plan, StepResult(plan.step, (), 0.0, recovery.error), planned, now, lost=True)
         self._before_commit.clear()
-        position = (self._next_step, self._next_commit, self._command())
-        self._write(RecoveryRecord(now, recovery.error, *position, numbers.step, numbers.sequence))
+        if recovery is not self._written:
+            position = (self._next_step, self._next_commit, self._command())
+            self._write(RecoveryRecord(now, recovery.error, *position, numbers.step, numbers.sequence), recovery)
         self._next_step, self._next_sequence = numbers.step, numbers.sequence
 
     def _write_step(
         self, plan: BatchPlan, result: StepResult, planned: float, committed: float, lost: bool = False
     ) -> None:
-        self._end_attempts()
+        """Write a step's line, once."""
+        before_commit = self._before_commit.get(plan.step)
+        if before_commit is None:
+            return
+        if plan is not self._written:
+            self._end_attempts()
+            self._write(_step_record(plan, result, (planned, committed), before_commit, lost), plan)
         self._next_commit += not lost
-        yielded: tuple[Sampled | Scored | Pooled, ...] = (*result.sampled, *result.scored, *result.pooled)
-        self._write(
-            StepRecord(
-                plan=recorded_plan(plan),
-                planned=planned,
-                committed=committed,
-                seconds=result.seconds,
-                features=features(plan),
-                before_commit=self._before_commit.pop(plan.step),
-                draft_seconds=result.draft_seconds,
-                waits=tuple((one.sequence_id, one.waits_for) for one in result.sampled if one.waits_for),
-                accepted=_accepted(plan, result),
-                error=result.error,
-                out_of_memory=result.error is not None and result.out_of_memory,
-                transferred=result.transferred,
-                suspended_at=result.suspended_at,
-                faults=tuple(Fault(one.sequence_id, one.error) for one in yielded if one.error is not None),
-                lengths=result.lengths,
-                lost=lost,
-            )
-        )
+        del self._before_commit[plan.step]
 
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
-        self._write(TransfersRecord(ended, now, self._next_step, self._next_commit, self._command()))
+        if ended is not self._written:
+            self._write(TransfersRecord(ended, now, self._next_step, self._next_commit, self._command()), ended)
 
     def served_elsewhere(self, service: TenantUsage, now: float) -> None:
-        self._write(ServiceRecord(service, now, self._next_step, self._next_commit, self._command()))
+        if service is not self._written:
+            self._write(ServiceRecord(service, now, self._next_step, self._next_commit, self._command()), service)
 
     def prefix_cache_reset(self, now: float) -> None:
         self._write(CacheResetRecord(now, self._next_step, self._next_commit, self._command()))
 
     def events(self, events: list[Event], now: float) -> None:
-        for event in events:
-            alive = self._alive.get(event.request_id)
-            if alive is None:
-                continue  # it was never added as a whole: a recovery ended it
-            if isinstance(event, TokensEvent):
-                alive.outputs[event.sample_index].extend(event.token_ids)
-            elif isinstance(event, FinishedEvent):
-                del self._alive[event.request_id]
+        if events is not self._events:
+            self._events, self._num_taken = events, 0
+        for event in events[self._num_taken :]:
+            alive = self._alive.get(event.request_id)  # None: it was never added as a whole, and a recovery ended it
+            if isinstance(event, FinishedEvent) and alive is not None:
                 self._end(alive, event, now)
+            elif isinstance(event, TokensEvent) and alive is not None:
+                alive.outputs[event.sample_index] += event.token_ids
+            self._num_taken += 1
 
     def close(self) -> None:
         self._end_attempts()
@@ -186,39 +177,77 @@ class Recorder(EngineObserver):
 
     def _command(self) -> int:
         self._end_attempts()
+        return self._next_command()
+
+    def _next_command(self) -> int:
         self._commands += 1
         return self._commands
 
     def _end_attempts(self) -> None:
         """Write the attempts since the last plan, commit or command."""
         if self._attempts:
-            attempted, self._attempts = tuple(self._attempts), []
-            self._write(AttemptsRecord(attempted, self._next_step, self._next_commit, self._command(), self._within))
+            attempts = self._attempts
+            if attempts is not self._written:
+                position = (self._next_step, self._next_commit, self._next_command())
+                self._write(AttemptsRecord(tuple(attempts), *position, self._within), attempts)
+            self._attempts = []
 
     def _end(self, alive: _LiveRequest, event: FinishedEvent, now: float) -> None:
+        if event is not self._written:
+            self._write(self._request_record(alive, event, now), event)
+        del self._alive[event.request_id]
+        self._file.flush()
+
+    def _request_record(self, alive: _LiveRequest, event: FinishedEvent, now: float) -> RequestRecord:
         samples = tuple(
             SampleRecord(alive.first_sequence + index, tuple(alive.outputs[index]), finish)
             for index, finish in enumerate(event.finishes)
         )
-        self._write(
-            RequestRecord(
-                request=alive.request,
-                added=alive.added,
-                before_step=alive.before_step,
-                before_commit=alive.before_commit,
-                command=alive.command,
-                ended=now,
-                ended_before_step=self._next_step,
-                ended_before_commit=self._next_commit,
-                ended_command=self._command(),
-                samples=samples,
-                timings=event.timings,
-            )
+        return RequestRecord(
+            request=alive.request,
+            added=alive.added,
+            before_step=alive.before_step,
+            before_commit=alive.before_commit,
+            command=alive.command,
+            ended=now,
+            ended_before_step=self._next_step,
+            ended_before_commit=self._next_commit,
+            ended_command=self._command(),
+            samples=samples,
+            timings=event.timings,
         )
-        self._file.flush()
 
-    def _write(self, line: Line) -> None:
-        self._file.write(encode_line(line) + b"\n")
+    def _write(self, line: Line, subject: object = None) -> None:
+        """Write a line. subject: the object of which it is, whose notice may be repeated after Ctrl-C."""
+        encoded = encode_line(line) + b"\n"
+        self._written = subject  # first: Ctrl-C comes when a call has returned, so when the line is written
+        self._file.write(encoded)
+
+
+def _step_record(
+    plan: BatchPlan, result: StepResult, times: tuple[float, float], before_commit: int, lost: bool
+) -> StepRecord:
+    """Return a step's line. times: when it was planned and committed."""
+    yielded: tuple[Sampled | Scored | Pooled, ...] = (*result.sampled, *result.scored, *result.pooled)
+    planned, committed = times
+    return StepRecord(
+        plan=recorded_plan(plan),
+        planned=planned,
+        committed=committed,
+        seconds=result.seconds,
+        features=features(plan),
+        before_commit=before_commit,
+        draft_seconds=result.draft_seconds,
+        waits=tuple((one.sequence_id, one.waits_for) for one in result.sampled if one.waits_for),
+        accepted=_accepted(plan, result),
+        error=result.error,
+        out_of_memory=result.error is not None and result.out_of_memory,
+        transferred=result.transferred,
+        suspended_at=result.suspended_at,
+        faults=tuple(Fault(one.sequence_id, one.error) for one in yielded if one.error is not None),
+        lengths=result.lengths,
+        lost=lost,
+    )
 
 
 def _accepted(plan: BatchPlan, result: StepResult) -> tuple[tuple[int, int], ...]:
