@@ -188,6 +188,22 @@ def test_no_sequence_is_preempted_for_one_that_could_not_start_anyway() -> None:
     assert len(harness.plan().chunks) == 2 and harness.scheduler.stats().preemptions == 0
 
 
+@pytest.mark.parametrize(
+    "priority, later, is_first", [(0, 1.0, True), (1, 1.0, False), (2, 1.0, False), (0, SECONDS_PER_LEVEL + 1, False)]
+)
+def test_the_prompt_of_a_higher_priority_goes_before_those_that_run(
+    priority: int, later: float, is_first: bool
+) -> None:
+    """Not before one that has aged by more than the level is worth."""
+    harness = harness_of("priority", request("low", [0] * 20, priority=1, output=2), max_rows=3)
+    harness.step()
+    harness.now += later
+    harness.add(request("new", [1] * 6, priority=priority, output=2, arrival=harness.now))
+    lengths = [chunk.length for chunk in harness.plan().chunks]
+    assert lengths == ([6, 2] if is_first else [8])
+    assert harness.scheduler.stats().preemptions == 0
+
+
 @pytest.mark.parametrize("depth", first_of([1, 2]))
 def test_low_priorities_do_not_starve(depth: int) -> None:
     harness = harness_of("priority", request("low", priority=1, output=2), max_rows=1, depth=depth)

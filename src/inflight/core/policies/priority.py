@@ -1,8 +1,11 @@
 """Priority levels, the lower number first (as vLLM's), with ageing; higher levels preempt running lower ones.
 
+Where a row is free, a higher level preempts none, and its prompt is computed before those of lower levels that run:
+else it would wait longer beside free rows than without any.
+
 Strict levels starve the lower ones; here `SECONDS_PER_LEVEL` seconds of waiting are worth one level (as the upward
 moves of a multi-level feedback queue, FastServe, arXiv 2305.05920). Preemption compares the levels as given: ageing
-moves a request forward, but never preempts for it.
+moves a request forward, but never preempts for it. A running prompt that has aged past a newcomer goes on first.
 """
 
 from __future__ import annotations
