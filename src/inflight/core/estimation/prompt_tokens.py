@@ -10,8 +10,9 @@ are drawn from a ring of the newest ones, so that older ones are forgotten; its 
 learning. To order by such predictions is learning to rank by prompts (arXiv 2408.15792), without a model for it.
 
 A tenant has a place, too. One whose outputs are always longer, or shorter, than its prompts suggest moves its own
-predictions by that: with half of all outputs it reverses the order of one in seven pairs of others' requests at most,
-though it sends their prompts (`test_prompt_tokens`). Without tenants nothing is added.
+predictions by that, and those of the one in `TENANTS` other tenants whose place is the same: with half of all outputs
+it reverses the order of one in seven pairs of the others' requests at most, though it sends their prompts
+(`test_prompt_tokens`). Without tenants nothing is added.
 
 Until `MIN_OUTPUTS` have ended by themselves, quantiles answer.
 """

@@ -217,7 +217,7 @@ class Lanes:
         """max_rows, token_budget: what there is to share; what lanes keep may not add up to more. min_share: share of
         the steps' tokens that background lanes have while they have work."""
         self.min_share = MinShare(min_share)
-        self._step_target = StepTarget(latency or LatencyModel())
+        self.step_target = StepTarget(latency or LatencyModel())
         self._lanes = {one.name: Lane(one, WaitingQueue(one.policy, cached_tokens, time)) for one in settings}
         self._by_kind = {
             background: [lane for lane in self._lanes.values() if lane.settings.background == background]
@@ -384,14 +384,13 @@ class Lanes:
 
     def background_tokens(self, foreground: Iterable[Chunk], budget: int) -> int:
         """Return how many tokens background lanes may add to a step that holds these chunks of foreground lanes."""
-        return self._step_target.background_tokens(self._step_targets(), foreground, budget)
+        return self.step_target.background_tokens(self._step_targets(), foreground, budget)
 
-    def even_part(self, prompt: int, begun: bool, others: int, decodes: Iterable[Chunk], budget: int) -> int:
-        """Return how many tokens foreground prompts may have in a step: `StepTarget.even_part`, while a background lane
-        with an automatic target has work."""
-        if "auto" not in self._step_targets():
-            return budget
-        return self._step_target.even_part(prompt, begun, others, decodes, budget)
+    @property
+    def divides_prompts(self) -> bool:
+        """Whether foreground prompts may be computed in even parts (`StepTarget.even_part`): a background lane with an
+        automatic target has work."""
+        return "auto" in self._step_targets()
 
     def _step_targets(self) -> set[Target]:
         return {lane.settings.step_target for lane in self._by_kind[True] if lane.busy}

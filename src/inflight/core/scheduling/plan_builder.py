@@ -167,13 +167,15 @@ class PlanBuilder:
 
     def _even_part(self, lanes: list[Lane]) -> int:
         """Return the tokens of the step that prompts of these lanes may have beside decodes."""
-        if not self._step.chunks or self._shape.whole_prompts:
-            return self._step.budget
+        step = self._step
+        if not step.chunks or self._shape.whole_prompts or not self._lanes.divides_prompts:
+            return step.budget
         running = [one.num_uncomputed for one in self._prompts if self._lanes.of(one) in lanes]
         heads = [head.num_uncomputed for lane in lanes for head in lane.queue.first(1)]
         first = next(itertools.chain(running, heads), 0)
         all_tokens = sum(running) + sum(lane.queue.backlog.total.tokens for lane in lanes)
-        return self._lanes.even_part(first, bool(running), all_tokens - first, self._step.chunks, self._step.budget)
+        others = all_tokens - first
+        return self._lanes.step_target.even_part(first, bool(running), others, step.chunks, step.budget)
 
     def _serve_background(self, lanes: list[Lane], kept: dict[str, int], has_preempted: bool, tokens: int) -> bool:
         """Serve background lanes up to so many tokens; return whether a decode of this step preempted others."""
