@@ -16,6 +16,7 @@ from msgspec import structs
 
 from inflight.core.scheduling.interim import InterimSteps
 from inflight.core.scheduling.outputs import Outputs
+from inflight.core.scheduling.requests import Requests
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.engine.observers import EngineObservers
 from inflight.engine.recorder import Recorder
@@ -44,7 +45,7 @@ def interrupted_run(setup: Setup, folder: Path, owner: object, name: str) -> lis
         loop.advance()
     with mock.patch.object(owner, name, broken), pytest.raises(KeyboardInterrupt):
         loop.add(request("broken", [1, 1, 1], output=3, n=2))
-        for _ in range(3):
+        for _ in range(20):
             loop.advance()
     for number in range(3):
         loop.add(request(f"after {number}", [1, number, 0, 1], output=4, n=2, tenant="ab"[number % 2]))
@@ -62,6 +63,8 @@ def interrupted_run(setup: Setup, folder: Path, owner: object, name: str) -> lis
         (InterimSteps, "begin"),  # of `plan`, whose step has its number
         (Outputs, "take_tokens"),  # in the middle of `commit`
         (Scheduler, "commit"),
+        (Requests, "end_sequence"),  # of the first sample, or the only one
+        (Requests, "finished"),
     ],
 )
 def test_a_run_with_a_recovery_replays(tmp_path: Path, depth: int, owner: object, name: str) -> None:
@@ -74,6 +77,42 @@ def test_a_run_with_a_recovery_replays(tmp_path: Path, depth: int, owner: object
     assert lost or owner is InterimSteps
     numbers = [sample.sequence_id for one in of_kind(records, "request") for sample in one.samples]
     assert len(numbers) == len(set(numbers))
+
+
+@pytest.mark.parametrize("name", ["end_sequence", "finished"])
+def test_an_abort_that_was_broken_off_replays_as_an_error(tmp_path: Path, name: str) -> None:
+    recorded = Recorded(SETUP)
+    for number in range(2):
+        recorded.loop.add(request(f"r{number}", [1, 1, 0], output=9))
+    recorded.loop.advance()
+    ends: Callable[..., object] = getattr(Requests, name)
+
+    def broken(*arguments: object) -> None:
+        ends(*arguments)
+        raise KeyboardInterrupt
+
+    with mock.patch.object(Requests, name, broken), pytest.raises(KeyboardInterrupt):
+        recorded.loop.abort("r1")
+    records = recorded.records(tmp_path)
+    assert replay(records, rebuilt_setup(records[0]).scheduler)[1].difference is None
+    ended = of_kind(records, "request")
+    assert [one.request.request_id for one in ended] == ["r0", "r1"]
+    assert {one.samples[0].finish.reason for one in ended} == {"error"}
+
+
+def test_a_first_token_of_a_step_that_was_broken_off_is_lost(tmp_path: Path) -> None:
+    recorded = Recorded(SETUP)
+    recorded.loop.add(request("a", [1, 1, 0], output=9))
+    takes = Outputs.take_tokens
+
+    def broken(*arguments: object) -> None:
+        takes(*arguments)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with mock.patch.object(Outputs, "take_tokens", broken), pytest.raises(KeyboardInterrupt):
+        recorded.loop.advance()
+    records = recorded.records(tmp_path)
+    assert replay(records, rebuilt_setup(records[0]).scheduler)[1].difference is None
 
 
 def test_steps_that_are_missing_without_a_recovery_are_reported(tmp_path: Path) -> None:

@@ -23,9 +23,10 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.stats import SchedulerStats
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopTextFactory
-from inflight.core.types.events import Event, FinishedEvent
+from inflight.core.types.events import Event, Finish, FinishedEvent
 from inflight.core.types.plan import BatchPlan, Chunk, Pooled, Sampled, Scored, StepResult, TransferKind, Transferred
 from inflight.core.types.request import RequestRefused
+from inflight.core.types.timings import Timings
 from inflight.counted import counted
 from inflight.records.between_steps import (
     AttemptsRecord,
@@ -72,7 +73,9 @@ class Replay:
         # Interim steps are committed before the step within which they are.
         self.steps = sorted(of_kind(records, "step"), key=lambda one: one.plan.step)
         self.requests = of_kind(records, "request")
-        _check(self.steps, self.requests, {one.next_step for one in of_kind(records, "recovery")})
+        recoveries = of_kind(records, "recovery")
+        self.recoveries = {one.error for one in recoveries}
+        _check(self.steps, self.requests, {one.next_step for one in recoveries})
         self._numbers = [step.plan.step for step in self.steps]
         self.events: list[tuple[float, list[Event]]] = []  # of each commit and abort, with its time
         self._depth, self._has_attempts = depth, header_of(records).has_attempts
@@ -120,10 +123,10 @@ class Replay:
         return self._scheduler.plan(record.planned)
 
     @property
-    def ends(self) -> list[tuple[str, list[str], dict[str, Any]]]:
-        """Every request that ended: its id, finish reasons, and the timings that depend on memory."""
+    def ends(self) -> list[End]:
+        """Every request that ended."""
         return [
-            (event.request_id, [finish.reason for finish in event.finishes], _memory(event.timings.to_json()))
+            _end(event.request_id, event.finishes, event.timings, self.recoveries)
             for _, events in self.events
             for event in events
             if isinstance(event, FinishedEvent)
@@ -265,6 +268,7 @@ class Replay:
 
 
 MakeScheduler = Callable[[StopTextFactory, Speculation | None], Scheduler]
+End = tuple[str, list[str], dict[str, Any]]  # a request's id, its finish reasons, and timings
 Command = tuple[int, Callable[[], object]]  # its number, and what it does
 Between = RequestRecord | TransfersRecord | ServiceRecord | CacheResetRecord | AttemptsRecord | RecoveryRecord
 
@@ -348,13 +352,20 @@ def _difference(mine: BatchPlan, recorded: BatchPlan) -> str | None:
     return None
 
 
-def _memory(timings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: timings[name] for name in ("ttft_ms", "cached_tokens", "recomputed_tokens", "swapped_blocks")}
+def _end(request_id: str, finishes: Sequence[Finish], timings: Timings, recoveries: Set[str]) -> End:
+    """Return the end of a request: its id, finish reasons, and the timings that depend on memory, but of a recovery,
+    since the verb that was broken off may have counted some. recoveries: errors of recoveries."""
+    reasons: list[str] = [finish.reason for finish in finishes]
+    found = timings.to_json()
+    if any(finish.detail in recoveries for finish in finishes):
+        return request_id, reasons, {}
+    names = ("ttft_ms", "cached_tokens", "recomputed_tokens", "swapped_blocks")
+    return request_id, reasons, {name: found[name] for name in names}
 
 
 def _different_end(again: Replay) -> str | None:
     ends = [
-        (one.request.request_id, [sample.finish.reason for sample in one.samples], _memory(one.timings.to_json()))
+        _end(one.request.request_id, [sample.finish for sample in one.samples], one.timings, again.recoveries)
         for one in again.requests
     ]
     mine = again.ends

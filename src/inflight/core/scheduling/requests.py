@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from msgspec import structs
-
 from inflight.core.estimation.output_length import PredictionTally, Predictor
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.validation import RequestValidator
@@ -70,14 +68,12 @@ class SampleFactory:
 
 
 class Requests:
-    """Requests that have not ended, with their samples, by id.
-
-    Attributes:
-        ended: Terminal events of the verb in progress; they are lost with their tokens if it is broken off.
-    """
+    """Requests that have not ended, with their samples, by id."""
 
     def __init__(self, state: SchedulerState, admission: Admission, predictor: Predictor, predictions: PredictionTally):
-        self.ended: list[FinishedEvent] = []
+        # Ends of the verb in progress, which are lost with their tokens if it is broken off.
+        self._ended_sequences: list[Sequence] = []
+        self._ended: list[list[Sequence]] = []
         self._samples: dict[str, list[Sequence]] = {}
         self._state, self._admission = state, admission
         self._predictor, self._predictions = predictor, predictions
@@ -109,6 +105,7 @@ class Requests:
     def end_sequence(self, sequence: Sequence, finish: Finish) -> None:
         """End a sequence. What it holds is freed now, or when nothing of it is in flight any more."""
         state, lane, now = self._state, self._state.lanes.of(sequence), self._state.time.now
+        self._ended_sequences.append(sequence)
         sequence.finish, state.running.steady = finish, None
         if (reason := lane.queue.deferred_for(sequence)) is not None:
             sequence.timings.unblock(reason, now, lane.clock, lane.settings.name)
@@ -135,7 +132,7 @@ class Requests:
         if any(sequence.finish is None for sequence in samples):
             return []
         event = _terminal_event(samples)
-        self.ended.append(event)  # first: from now on `end_all` finds the request nowhere else
+        self._ended.append(samples)  # first: from now on `end_all` finds the request nowhere else
         del self._samples[request.request_id]
         self._admission.on_finished(request)
         self._state.memory.free_request(samples[0])
@@ -143,12 +140,19 @@ class Requests:
             self._state.adapters.release(request.request_id, request.adapter)
         return [event]
 
+    def end_verb(self) -> None:
+        """Note that a verb was not broken off: its ends hold."""
+        self._ended_sequences.clear()
+        self._ended.clear()
+
     def end_all(self, error: str) -> list[Event]:
         """End all requests with an error, where rows, blocks and queues cannot be trusted, and are reset afterwards;
-        also those that the broken verb has ended, whose last tokens are lost."""
+        also those that the broken verb has ended, whose last tokens are lost. Return the events in the order in which
+        the requests were added."""
         finish = Finish("error", detail=error)
-        lost = [one for one in self.ended if one.request_id not in self._samples]
-        events: list[Event] = [structs.replace(one, finishes=(finish,) * len(one.finishes)) for one in lost]
+        for sequence in self._ended_sequences:
+            sequence.finish = finish
+        ended = [samples for samples in self._ended if samples[0].request.request_id not in self._samples]
         for samples in self._samples.values():
             for sequence in samples:
                 if sequence.finish is None:
@@ -160,10 +164,10 @@ class Requests:
                     if self._state.speculation is not None:
                         self._state.speculation.finished(SequenceView(sequence))
             self._admission.on_finished(samples[0].request)
-            events.append(_terminal_event(samples))
+            ended.append(samples)
         self._samples.clear()
-        self.ended.clear()
-        return events
+        self.end_verb()
+        return [_terminal_event(samples) for samples in sorted(ended, key=lambda samples: samples[0].number)]
 
 
 def _terminal_event(samples: list[Sequence]) -> FinishedEvent:

@@ -146,7 +146,7 @@ class Scheduler:
             return []
         events = self._batch_outputs.take(now, request_id)
         events += self._requests.end(request_id, Finish("abort"))
-        self._requests.ended.clear()
+        self._requests.end_verb()
         if not self._running:
             events += self._batch_outputs.take(now)  # it was the last of a batch that runs to completion
         return events
@@ -238,13 +238,13 @@ class Scheduler:
         if plan.within is not None:
             if self._round_began is not None:
                 self._round_began += now - self._interim_began
-            self._requests.ended.clear()
+            self._requests.end_verb()
             return events
         self.interim.end()
         if result.error is None:
             self._memory.commit_step(plan.step if outputs.planned else self._next_step)
         self._round_began = None if self.idle else now
-        self._requests.ended.clear()
+        self._requests.end_verb()
         if not run_to_completion:
             return events
         self._running.end_batch()  # as in `transferred`
@@ -260,7 +260,7 @@ class Scheduler:
         self._time.now = now
         run_to_completion = self._running.run_to_completion
         events = self._end_transfers(ended)
-        self._requests.ended.clear()
+        self._requests.end_verb()
         if run_to_completion:
             self._running.end_batch()  # a lost transfer may have sent the last one back that went on
             if not self._running:
