@@ -168,8 +168,10 @@ def test_none_sits_out_for_long_and_prompts_keep_their_share(offered: list[Reque
     run = Engine(slack(), depth).run(offered)
     assert longest_pause(run.plans) <= MAX_SIT_OUT + depth
     least = max(MIN_CHUNK, math.ceil(MIN_PROMPT_SHARE * (BUDGET - ROWS)))
+    begun: set[int] = set()
     for plan in run.plans:
-        prompts = [one for one in plan.chunks if one.length > 1]
+        prompts = [one for one in plan.chunks if one.length > 1 or one.sequence_id not in begun]
+        begun.update(one.sequence_id for one in plan.chunks if one.sample)
         if prompts and not any(one.sample for one in prompts):  # else the step ends with the prompt that it completes
             assert sum(one.length for one in prompts) >= least
 

@@ -1,8 +1,7 @@
 """Probing inside a runner's steps: which positions' states are read, and whose outputs they are.
 
 A state is read where a prompt ends, and again whenever `REFRESH` more tokens are there. The plan says how long outputs
-became. Numbers of sequences are unique in an engine; states of those that never end, such as aborted ones, are dropped
-once there are too many.
+became. Numbers of sequences are unique; states of those that never end are dropped once there are too many.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class StepProbe:
     def _begin(self, plan: BatchPlan) -> None:
         if not (plan.adapter_loads or plan.new_requests or plan.ended):
             return
-        began, has_learnt = time.perf_counter(), False
+        began = time.perf_counter()
         for load in plan.adapter_loads:
             self._adapters[load.slot] = load.adapter.name
         for one in plan.new_requests:
@@ -108,9 +107,8 @@ class StepProbe:
             adapter, reads = self._reads.pop(output.sequence_id, ("", []))
             if reads and output.complete is not None:
                 self._probe(adapter).learn(reads, output.tokens, output.complete)
-                has_learnt = True
-        if has_learnt and self._saver is not None:
-            self._saver.save_if_due(self._probes)
+                if self._saver is not None:
+                    self._saver.save_if_due(self._probes)
         self.seconds += time.perf_counter() - began
 
     def _read(self, forward: Any, chunks: Sequence[Chunk]) -> list[AskedOutput]:

@@ -22,7 +22,7 @@ BYTES = LLTokenizer("byte")
 VOCABULARY = Vocabulary("", 256, 256, (0,))
 NAMES = ["a", "b", "ab", "c"]
 TEXTS = ["", "a", "b", "ab", "abc", "x1", "1"]
-SPELLINGS = 24
+SPELLINGS = 216  # all orders of three objects of three properties
 MAX_BYTES = 400
 
 
