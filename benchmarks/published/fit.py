@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from benchmarks.published.measurements import ALL_AT_ONCE, Measurement, read_measurements
-from benchmarks.published.prediction import costs_name, costs_of, precision, simulated
+from benchmarks.published.prediction import costs_name, costs_of, simulated, step_model
 from inflight.core.types.features import Features
 from inflight.simulate import efficiency, engine_costs
 from inflight.simulate.efficiency import Efficiencies
@@ -144,15 +144,7 @@ def model_of(measurement: Measurement, parameters: Mapping[Key, float]) -> Roofl
     shares, costs = efficiency.efficiencies(measurement.gpu.name), costs_of(measurement)
     shares = replace(shares, **_given(Efficiencies, parameters, gpus))
     costs = replace(costs, **_given(EngineCosts, parameters, [engine]))  # type: ignore[arg-type]
-    return Roofline(
-        measurement.spec,
-        measurement.gpu,
-        measurement.tensor_parallel,
-        weights=precision(measurement),
-        kv=measurement.kv,
-        engine=costs,
-        shares=shares,
-    )
+    return step_model(measurement, costs, shares)
 
 
 def _given(kind: type, parameters: Mapping[Key, float], tables: Sequence[str]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity
 from inflight.planning.machine import Hardware
 from inflight.planning.memory import MemoryBudget
-from inflight.simulate.efficiency import spread
+from inflight.simulate.efficiency import Efficiencies, spread
 from inflight.simulate.engine_costs import EngineCosts, engine_costs
 from inflight.simulate.hardware import Precision
 from inflight.simulate.roofline import Roofline
@@ -59,8 +59,10 @@ def costs_of(measurement: Measurement) -> EngineCosts:
     return engine_costs(costs_name(measurement)).of_model(measurement.spec.family)
 
 
-def step_model(measurement: Measurement, engine: EngineCosts | None = None) -> Roofline:
-    """Return the step model of the run's engine and GPUs."""
+def step_model(
+    measurement: Measurement, engine: EngineCosts | None = None, shares: Efficiencies | None = None
+) -> Roofline:
+    """Return the step model of the run's engine and GPUs, with other costs and efficiencies where they are given."""
     return Roofline(
         measurement.spec,
         measurement.gpu,
@@ -68,6 +70,7 @@ def step_model(measurement: Measurement, engine: EngineCosts | None = None) -> R
         weights=precision(measurement),
         kv=measurement.kv,
         engine=engine or costs_of(measurement),
+        shares=shares,
     )
 
 

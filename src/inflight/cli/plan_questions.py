@@ -24,7 +24,7 @@ CHAT = ("lognormal:1020:4142", "lognormal:129:601")  # tokens of prompts and ans
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TerminalQuestion:
     """A question. options: of the command line that an answer gives. check: raises ValueError for an answer that none
     takes. default: empty answers are this."""
 
@@ -69,11 +69,11 @@ def _limit(metric: str) -> Callable[[str], list[str]]:
 def ask_plan() -> list[str]:
     """Ask for a deployment; return the arguments that mean it. Raises click.Abort."""
     show("Without options `inflight plan` asks for them; an empty answer takes what stands in brackets.")
-    arguments = Question(
+    arguments = TerminalQuestion(
         "Model (a name, a folder or a config.json)", "llama-3.1-8b", read_model, lambda answer: ["--model", answer]
     ).ask()
-    arguments += Question("GPU", "h100", find_gpu, lambda answer: ["--hardware", answer]).ask()
-    (traffic,) = Question(
+    arguments += TerminalQuestion("GPU", "h100", find_gpu, lambda answer: ["--hardware", answer]).ask()
+    (traffic,) = TerminalQuestion(
         "Requests per second at the busiest time, or a trace's file", "10", _rate_or_trace, lambda answer: [answer]
     ).ask()
     if Path(traffic).is_file():
@@ -82,7 +82,7 @@ def ask_plan() -> list[str]:
         arguments += ["--rate", traffic]
         for name, usual in zip(("input", "output"), CHAT, strict=True):
             of = "prompts" if name == "input" else "answers"
-            form = Question(
+            form = TerminalQuestion(
                 f"Tokens of {of} (a number, or lognormal:MEDIAN:P99)",
                 usual,
                 parse_lengths,
@@ -91,7 +91,7 @@ def ask_plan() -> list[str]:
             arguments += form.ask()
     for metric, of, usual in (("ttft", "Time to the first token", "1000"), ("tpot", "Time per further token", "50")):
         text = f"{of} that 99 % of the requests keep, in ms (none: no limit)"
-        arguments += Question(text, usual, _milliseconds, _limit(metric)).ask()
+        arguments += TerminalQuestion(text, usual, _milliseconds, _limit(metric)).ask()
     return arguments
 
 

@@ -1,4 +1,4 @@
-"""Stages of a plan: what is computed, how many of how many, and about how much time is left."""
+"""Stages of a plan: their progress, as n of m, and the time that is left."""
 
 from __future__ import annotations
 
