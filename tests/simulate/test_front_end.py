@@ -21,6 +21,17 @@ def test_requests_that_come_together_are_ready_when_all_are_done() -> None:
     assert FrontEnd(0, 0).free and not front_end.free
 
 
+def test_a_request_that_sits_out_its_latency_is_no_work_for_others() -> None:
+    front_end = FrontEnd(0.01, 1.0)
+    front_end.take([(0, 0.0)], 0.0)
+    front_end.take([(1, 0.5)], 0.5)
+    assert front_end.pop() == (0, 0.0)
+    assert front_end.next_time() == pytest.approx(1.51)
+    front_end.take([(2, 0.505)], 0.505)
+    front_end.pop()
+    assert front_end.next_time() == pytest.approx(1.525), "two share the processor"
+
+
 def test_engines_cost_what_their_file_says() -> None:
     for costs in all_engine_costs().values():
         assert costs.source and 0.5 < costs.kernels < 2

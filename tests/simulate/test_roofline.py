@@ -18,6 +18,7 @@ from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
 from inflight.simulate.collectives import all_reduce_seconds
 from inflight.simulate.efficiency import Case, efficiencies
+from inflight.simulate.engine_costs import engine_costs
 from inflight.simulate.hardware import data_sheets, find_gpu
 from inflight.simulate.roofline import KINDS, Roofline
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate
@@ -104,6 +105,15 @@ def test_classes_are_added_and_each_has_its_own_bottleneck() -> None:
 def test_the_slow_end_is_slower_and_the_fast_end_faster(gpu: str, held: Features) -> None:
     low, typical, high = (model(gpu, case=case).seconds(held) for case in ("low", "typical", "high"))
     assert low > typical > high
+
+
+def test_an_overlapped_host_takes_the_longer_of_the_two() -> None:
+    """A host that is slower than the GPU sets the pace alone; one that is quicker adds what passes between steps."""
+    engine = engine_costs("vllm")
+    slow, quick = replace(engine, step=0.5, row=0.001), replace(engine, step=1e-4, row=0.0)
+    assert model(engine=slow).seconds(DECODES) == pytest.approx(0.5 + 0.001 * DECODES.rows)
+    without = model(engine=replace(quick, step=0.0)).seconds(DECODES)
+    assert model(engine=quick).seconds(DECODES) == pytest.approx(without + 1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

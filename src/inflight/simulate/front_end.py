@@ -10,15 +10,16 @@ from collections.abc import Sequence
 class FrontEnd:
     """Holds requests until the engine gets them.
 
-    All that are there share the processor, so that of many which come at once none is ready before nearly all of its
-    work is done: measured vLLM servers that get a thousand requests compute nothing for ten seconds, and then go on as
-    if all had come together.
+    All that are being worked on share the processor, so that of many which come at once none is ready before nearly all
+    of their work is done: measured vLLM servers that get a thousand requests compute nothing for ten seconds, and then
+    go on as if all had come together. The latency passes after that, beside the work for others.
     """
 
     def __init__(self, request_seconds: float, latency: float):
         """request_seconds: of the processor for each request. latency: of each, however few there are."""
         self._each, self._latency = request_seconds, latency
         self._preparing: list[tuple[float, int, float]] = []  # heap of (ready, index of the entry, intended time)
+        self._working: list[float] = []  # heap of the times at which work for a request ends
 
     @property
     def free(self) -> bool:
@@ -31,9 +32,12 @@ class FrontEnd:
 
     def take(self, entries: Sequence[tuple[int, float]], now: float) -> None:
         """Take entries that are sent at this time, as (index, intended send time)."""
-        ready = now + self._latency + self._each * (len(self._preparing) + len(entries))
+        while self._working and self._working[0] <= now:
+            heapq.heappop(self._working)
+        done = now + self._each * (len(self._working) + len(entries))
         for index, intended in entries:
-            heapq.heappush(self._preparing, (ready, index, intended))
+            heapq.heappush(self._working, done)
+            heapq.heappush(self._preparing, (done + self._latency, index, intended))
 
     def pop(self) -> tuple[int, float]:
         """Remove the request that `next_time` is of, and return its (index, intended send time)."""

@@ -211,7 +211,7 @@ class Roofline:
         if features.tokens > engine.graph_tokens:
             device = max(device, engine.eager_layer * self._layers)
         host = engine.step_seconds(features.rows)
-        whole = max(device, host) + engine.step if engine.overlapped else device + host
+        whole = max(device + engine.step, host) if engine.overlapped else device + host
         whole = max(whole, engine.token * features.samples)
         copied = features.moved_blocks * self._block_bytes / (self.gpu.host_gb_per_s * 1e9)
         return whole - kernels + copied
