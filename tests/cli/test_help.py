@@ -14,7 +14,7 @@ import pytest
 
 from inflight.cli import VERBS, call
 from inflight.cli.bench_options import LoadOptions, OutcomeOptions, ServerOptions, WorkloadOptions
-from inflight.cli.plan import DemandOptions
+from inflight.cli.demand import DemandOptions
 from inflight.cli.verb import groups_of
 
 TAKEN = {

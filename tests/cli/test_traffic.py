@@ -6,7 +6,7 @@ import click
 import pytest
 
 from inflight.cli.bench_options import share_of
-from inflight.cli.plan import DemandOptions, demand_of
+from inflight.cli.demand import DemandOptions, demand_of
 from inflight.cli.traffic import arrivals_of
 from inflight.metrics.slo import SloError
 from inflight.planning.demand import Drawn

@@ -10,10 +10,10 @@ import click
 from msgspec import to_builtins
 
 from inflight.cli.declared import settings_options, takes
+from inflight.cli.demand import DemandOptions, demand_of
 from inflight.cli.files import check_writable
 from inflight.cli.machines import PricedMachineOptions, longest_of, machines_of
 from inflight.cli.options import config_option
-from inflight.cli.plan import DemandOptions, demand_of
 from inflight.cli.summary import show
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
