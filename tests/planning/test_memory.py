@@ -17,7 +17,7 @@ from inflight.models.spec import ModelSpec
 from inflight.planning import estimate_kv_cache, max_concurrent_sequences
 from inflight.planning.machine import Hardware
 from inflight.simulate.hardware import HardwareError, data_sheets, find_gpu, packing
-from inflight.simulate.tensor_parallel import TensorParallelError
+from inflight.simulate.parallelism import ParallelismError
 
 PUBLISHED = Path(__file__).parents[1] / "models/published"
 MODELS = st.sampled_from(["llama-3-8b", "llama-3-70b", "llama-2-7b", "qwen3-0.6b", "mixtral-8x7b"])
@@ -169,7 +169,7 @@ def test_impossible_sizes_are_refused() -> None:
         estimate_kv_cache("llama-9", 10)
     with pytest.raises(HardwareError):
         max_concurrent_sequences("llama-3-8b", "h9", 10)
-    with pytest.raises(TensorParallelError):
+    with pytest.raises(ParallelismError):
         estimate_kv_cache("llama-3-8b", 10, tensor_parallel=3)
 
 

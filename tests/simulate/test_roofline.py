@@ -20,9 +20,10 @@ from inflight.simulate.collectives import all_reduce_seconds
 from inflight.simulate.efficiency import Case, efficiencies
 from inflight.simulate.engine_costs import engine_costs
 from inflight.simulate.hardware import data_sheets, find_gpu
+from inflight.simulate.parallelism import ParallelismError
 from inflight.simulate.roofline import KINDS, Roofline
+from inflight.simulate.shards import min_kv_heads
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate
-from inflight.simulate.tensor_parallel import TensorParallelError, min_kv_heads
 from inflight.workload.workload import Entry, Workload
 
 # Milliseconds of one layer without attention, by tokens of the step: medians of published profiles (Vidur).
@@ -198,7 +199,7 @@ def test_it_says_what_it_rests_on_and_where_it_guesses() -> None:
     ("shape", "degree", "number"), [("qwen2.5-7b", 8, "28"), ("llama-3-70b", 3, "64"), ("qwen2.5-7b", 0, "28")]
 )
 def test_heads_that_cannot_be_divided_are_refused(shape: str, degree: int, number: str) -> None:
-    with pytest.raises(TensorParallelError, match=number):
+    with pytest.raises(ParallelismError, match=number):
         model(shape=shape, degree=degree)
 
 
@@ -208,9 +209,9 @@ def test_heads_that_can_neither_be_shared_nor_copied_are_refused() -> None:
     assert isinstance(layer.mixer, Attention)
     mixer = structs.replace(layer.mixer, heads=36, kv_heads=6)
     odd = structs.replace(llama, layers=(structs.replace(layer, mixer=mixer),))
-    with pytest.raises(TensorParallelError, match="6 KV heads, which 4 GPUs"):
+    with pytest.raises(ParallelismError, match="6 KV heads, which 4 GPUs"):
         Roofline(odd, find_gpu("a100-80"), 4)
-    with pytest.raises(TensorParallelError, match="16 heads of linear attention, which 3 GPUs"):
+    with pytest.raises(ParallelismError, match="16 heads of linear attention, which 3 GPUs"):
         Roofline(published("qwen3.5-27b"), find_gpu("h200"), 3)
 
 

@@ -15,10 +15,10 @@ from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
 from inflight.simulate.efficiency import Case
 from inflight.simulate.fitted import FittedModel, StepModelError
 from inflight.simulate.hardware import Gpu, Precision
+from inflight.simulate.parallelism import ONE_GPU, Parallelism, ParallelismError, as_parallelism, check_parallelism
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.sources import known_of
 from inflight.simulate.steps import StepModel
-from inflight.simulate.tensor_parallel import TensorParallelError, check_tensor_parallel
 
 BLOCK_SIZE = 16  # tokens
 VOCABULARY = 1 << 15  # of simulated prompts, whose contents mean nothing
@@ -33,14 +33,14 @@ WIDEST_STEP, DEFAULT_ROWS = 4096, 256
 class Machine:
     """One engine's hardware.
 
-    gpus: of the engine; price_per_hour: of all of them, None where not known. blocks: of KV memory. memory: its budget;
-    None where the engine reported its blocks. calibrated: whether steps were measured on the hardware itself. device:
-    as engine settings name it; depth: steps in flight there. cases: the step model at the slow and at the fast end of
-    what is uncertain; empty where not known. host_blocks: that may be swapped to, 0 where not known; block_bytes: of
-    one over all GPUs; copy_seconds: to copy one either way. windows: of the KV groups; by data sheet block_bytes holds
-    what windows save. state_snapshots: slots for copies of recurrent state, each as
-    large as state_blocks blocks; 0: the model has none. state_rows: sequences whose states are reserved, which bounds
-    those that run; 0: the model has none.
+    gpus: of the engine, and the parallelism by which they share the model; price_per_hour: of all of them, None where
+    not known. blocks: of KV memory. memory: its budget; None where the engine reported its blocks. calibrated: whether
+    steps were measured on the hardware itself. device: as engine settings name it; depth: steps in flight there. cases:
+    the step model at the slow and at the fast end of what is uncertain; empty where not known. host_blocks: that may be
+    swapped to, 0 where not known; block_bytes: of one over all GPUs; copy_seconds: to copy one either way. windows: of
+    the KV groups; by data sheet block_bytes holds what windows save. state_snapshots: slots for copies of recurrent
+    state, each as large as state_blocks blocks; 0: the model has none. state_rows: sequences whose states are reserved,
+    which bounds those that run; 0: the model has none.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Machine:
     blocks: int
     max_model_len: int
     gpus: int = 1
+    parallelism: Parallelism = ONE_GPU
     price_per_hour: float | None = None
     memory: MemoryBudget | None = None
     calibrated: bool = False
@@ -74,8 +75,9 @@ class Machine:
 
     @property
     def tokens(self) -> int:
-        """Return the length of the longest sequence that fits into the KV memory."""
-        return max_sequence_tokens(self.blocks, self.block_size, self.windows, WIDEST_STEP, self.max_model_len)
+        """Return the length of the longest sequence that fits into the KV memory, of one data-parallel group."""
+        blocks = self.blocks // self.parallelism.data_attention
+        return max_sequence_tokens(blocks, self.block_size, self.windows, WIDEST_STEP, self.max_model_len)
 
     def sequences(self, tokens: float) -> float:
         """Return how many sequences of a length have their keys and values in memory at once, in whole blocks."""
@@ -91,7 +93,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """A GPU with a model, at any tensor-parallel degree. price_per_hour: of one GPU. max_loras: slots of adapters, each
+    """A GPU with a model, under any parallelism. price_per_hour: of one GPU. max_loras: slots of adapters, each
     of max_lora_rank."""
 
     model: ModelSpec
@@ -103,57 +105,64 @@ class Hardware:
     max_lora_rank: int = DEFAULT_RANK
 
     def machine(
-        self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE, rows: int = DEFAULT_ROWS
+        self,
+        parallelism: Parallelism | int,
+        mean_context: float,
+        block_size: int = BLOCK_SIZE,
+        rows: int = DEFAULT_ROWS,
     ) -> Machine:
-        """Return the machine of one engine, with memory for `rows` request slots; raise TensorParallelError where the
-        model cannot be split so."""
+        """Return the machine of one engine, with memory for `rows` request slots; raise ParallelismError where the
+        model cannot be divided so. parallelism: a number: tensor parallelism of that degree."""
+        one = as_parallelism(parallelism)
         memory = max_concurrent_sequences(
             self.model,
             self.gpu,
             max(1.0, mean_context),
-            tensor_parallel=tensor_parallel,
+            tensor_parallel=one,
             weights=self.weights,
             kv=self.kv,
-            max_num_batched_tokens=WIDEST_STEP,
+            max_num_batched_tokens=WIDEST_STEP * one.batches,
             max_num_seqs=rows,
             block_size=block_size,
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
         )
-        name = self.gpu.name if tensor_parallel == 1 else f"{tensor_parallel} × {self.gpu.name}"
+        name = self.gpu.name if one.gpus == 1 else f"{one.gpus} × {self.gpu.name}"
+        name = name if one.is_tensor_alone else f"{name} ({one})"
         return Machine(
             name=name,
-            model=self._model(tensor_parallel, "typical", block_size),
+            model=self._model(one, "typical", block_size),
             blocks=memory.blocks,
             block_size=block_size,
             max_model_len=self.model.default_model_len,
-            gpus=tensor_parallel,
-            price_per_hour=None if self.price_per_hour is None else self.price_per_hour * tensor_parallel,
+            gpus=one.gpus,
+            parallelism=one,
+            price_per_hour=None if self.price_per_hour is None else self.price_per_hour * one.gpus,
             memory=memory,
             state_snapshots=memory.state_snapshots,
             state_blocks=memory.state_blocks,
             state_rows=rows if memory.state_bytes else 0,
-            cases=(self._model(tensor_parallel, "low", block_size), self._model(tensor_parallel, "high", block_size)),
+            cases=(self._model(one, "low", block_size), self._model(one, "high", block_size)),
             host_blocks=memory.blocks,  # as much again: hosts of GPUs have more memory than the GPUs
-            block_bytes=memory.kv_bytes_per_token * block_size * tensor_parallel,
+            block_bytes=memory.kv_bytes_per_token * block_size * one.gpus / one.data_attention,
             copy_seconds=memory.kv_bytes_per_token * block_size / (self.gpu.host_gb_per_s * 1e9),
         )
 
     def degrees(self) -> tuple[int, ...]:
-        """Return the tensor-parallel degrees within a node that divide the heads."""
+        """Return the tensor-parallel degrees within the links' domain that divide the heads."""
         found = []
         for degree in DEGREES:
             try:
-                check_tensor_parallel(self.model, degree)
-            except TensorParallelError:
+                check_parallelism(self.model, Parallelism(degree))
+            except ParallelismError:
                 continue
-            if degree <= self.gpu.node_gpus:
+            if degree <= self.gpu.domain:
                 found.append(degree)
         return tuple(found)
 
-    def _model(self, tensor_parallel: int, case: Case, block_size: int) -> Roofline:
+    def _model(self, parallelism: Parallelism, case: Case, block_size: int) -> Roofline:
         return Roofline(
-            self.model, self.gpu, tensor_parallel, weights=self.weights, kv=self.kv, case=case, block_size=block_size
+            self.model, self.gpu, parallelism, weights=self.weights, kv=self.kv, case=case, block_size=block_size
         )
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from inflight.core.types.kv_blocks import default_checkpoints
 from inflight.core.types.sampling import DEFAULT_RANK
-from inflight.models.arithmetic import adapter_parameters, weight_bytes
+from inflight.models.arithmetic import adapter_parameters, step_weight_bytes, table_parameters, weight_bytes
 from inflight.models.known import read_model
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import LayerSpec, ModelSpec
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, find_gpu, packing
-from inflight.simulate.tensor_parallel import cache_shards, check_tensor_parallel
+from inflight.simulate.parallelism import Parallelism, as_parallelism, check_parallelism, largest_stage
+from inflight.simulate.shards import cache_shards
 
 GIB = 2**30
 MEMORY_SHARE = 0.95  # of the data sheet's memory, for an engine; the driver and fragmentation take the rest
@@ -43,7 +44,7 @@ def estimate_kv_cache(
     sequences: int = 1,
     *,
     precision: Precision = "bf16",
-    tensor_parallel: int = 1,
+    tensor_parallel: Parallelism | int = 1,
     block_size: int = 16,
 ) -> KVCacheEstimate:
     """Return the memory of the keys and values of `sequences` sequences of `tokens` tokens each.
@@ -57,21 +58,27 @@ def estimate_kv_cache(
     keep a state of fixed size (`sequence_memory.state_bytes` / TP): both are in `bytes`, not in `bytes_per_token`.
     Latent attention keeps rank + rotated elements a token and layer, on every GPU.
 
-    model: a ModelSpec, or a name as `read_model` takes. Raises ModelError for an unknown model, TensorParallelError
+    tensor_parallel: GPUs that share the model by tensor parallelism, or any `Parallelism`: under data-parallel
+    attention each group of TP GPUs has the sequences of its own, and a pipeline's stage the keys and values of its own
+    layers, of the largest stage here.
+
+    model: a ModelSpec, or a name as `read_model` takes. Raises ModelError for an unknown model, ParallelismError
     where heads cannot be split, ValueError for counts below 1.
     """
     spec = read_model(model) if isinstance(model, str) else model
-    check_tensor_parallel(spec, tensor_parallel)
+    parallelism = as_parallelism(tensor_parallel)
+    check_parallelism(spec, parallelism)
     if min(tokens, sequences, block_size) < 1:
         raise ValueError(
             f"{sequences} sequences of {tokens} tokens in blocks of {block_size}: each must be at least 1."
         )
-    item, each = ITEM_BYTES[precision], math.ceil(tokens / block_size)
-    parts = cache_shards(spec, tensor_parallel)
+    item, each = ITEM_BYTES[precision] * largest_stage(spec, parallelism), math.ceil(tokens / block_size)
+    parts = cache_shards(spec, parallelism.tensor)
     growing = round(item * sum(one.elements for one in parts if not one.window))
     kept = item * sum(one.elements * one.seen(each * block_size, 1) for one in parts)
-    on_one = round(sequences * (kept + state_bytes(spec) / tensor_parallel))
-    return KVCacheEstimate(growing, sequences * each, on_one, on_one * tensor_parallel)
+    states = largest_stage(spec, parallelism) * state_bytes(spec) / parallelism.tensor
+    on_one = round(math.ceil(sequences / parallelism.data_attention) * (kept + states))
+    return KVCacheEstimate(growing, sequences * each, on_one, on_one * parallelism.gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ class MemoryBudget:
     kv_bytes_per_token: mean over a sequence of `tokens_per_sequence`, windows' tokens shared among all. state_bytes:
     recurrent states of all request slots, reserved before keys and values, and of state_snapshots copies of them, as
     many as an engine takes by default, each as large as state_blocks blocks. adapter_bytes: all slots of adapters.
-    tokens, blocks: that fit in kv_bytes.
+    tokens, blocks: that fit in kv_bytes, of all data-parallel groups together, each of which has group_blocks.
     sequences: of tokens_per_sequence tokens that fit at once; 0 where not even one does.
     """
 
@@ -99,6 +106,7 @@ class MemoryBudget:
     tokens: int
     tokens_per_sequence: float
     sequences: int
+    group_blocks: int
 
 
 def max_concurrent_sequences(
@@ -106,7 +114,7 @@ def max_concurrent_sequences(
     gpu: Gpu | str,
     tokens_per_sequence: float,
     *,
-    tensor_parallel: int = 1,
+    tensor_parallel: Parallelism | int = 1,
     weights: Precision = "bf16",
     kv: Precision = "bf16",
     max_num_batched_tokens: int = 2048,
@@ -126,25 +134,33 @@ def max_concurrent_sequences(
     inputs) of every module that all tokens pass. tokens_per_sequence: for a mixture, the mean over time,
     `Traffic.mean_context`.
 
+    tensor_parallel may be any `Parallelism`. Then weights = (attention, dense MLPs, shared experts) / TP + experts /
+    (TP · DP), of the layers of the largest of PP stages, beside the larger of its two tables; keys and values and
+    states are those of these layers; tokens of a step and sequences are divided among DP groups, tokens among PP
+    batches, too.
+
     model, gpu: objects, or names as `read_model` and `find_gpu` take them. Errors as there and in `estimate_kv_cache`.
     """
     spec = read_model(model) if isinstance(model, str) else model
     gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
     if tokens_per_sequence < 1:
         raise ValueError(f"A sequence of {tokens_per_sequence:g} tokens; give at least 1.")
-    check_tensor_parallel(spec, tensor_parallel)
-    of_weights = weight_bytes(spec, packing(weights)) / tensor_parallel
-    activations = _activation_bytes(spec, tensor_parallel, max_num_batched_tokens, max_num_seqs)
-    states = max_num_seqs * (state := state_bytes(spec) / tensor_parallel)
-    taken = SYSTEM_BYTES + (COLLECTIVE_BYTES if tensor_parallel > 1 else 0.0)
+    one = as_parallelism(tensor_parallel)
+    check_parallelism(spec, one)
+    of_weights, stage = _weight_bytes(spec, one, weights), largest_stage(spec, one)
+    rows = math.ceil(max_num_seqs / one.data_attention)
+    activations = _activation_bytes(spec, one, math.ceil(max_num_batched_tokens / one.batches), rows)
+    states = rows * (state := stage * state_bytes(spec) / one.tensor)
+    taken = SYSTEM_BYTES + (COLLECTIVE_BYTES if one.gpus > 1 else 0.0)
     adapters = max_loras * ITEM_BYTES["bf16"] * adapter_parameters(spec, max_lora_rank)
     left = gpu.memory_bytes * MEMORY_SHARE - of_weights - activations - taken - states - adapters
-    snapshots = default_checkpoints(max_num_seqs, state, max(0.0, left)) if state else 0
+    snapshots = default_checkpoints(rows, state, max(0.0, left)) if state else 0
     states, left = states + snapshots * state, left - snapshots * state
     each = math.ceil(tokens_per_sequence / block_size)
-    parts = cache_shards(spec, tensor_parallel)
-    per_block = ITEM_BYTES[kv] * sum(one.elements * one.seen(each * block_size, 1) for one in parts) / each
-    blocks = max(0, int(left // per_block))
+    parts = cache_shards(spec, one.tensor)
+    per_block = stage * ITEM_BYTES[kv] * sum(part.elements * part.seen(each * block_size, 1) for part in parts) / each
+    of_group = max(0, int(left // per_block))
+    blocks = of_group * one.data_attention
     return MemoryBudget(
         memory_bytes=gpu.memory_bytes,
         weight_bytes=of_weights,
@@ -159,16 +175,31 @@ def max_concurrent_sequences(
         blocks=blocks,
         tokens=blocks * block_size,
         tokens_per_sequence=tokens_per_sequence,
-        sequences=blocks // each,
+        sequences=one.data_attention * (of_group // each),
+        group_blocks=of_group,
     )
 
 
-def _activation_bytes(spec: ModelSpec, tensor_parallel: int, tokens: int, rows: int) -> float:
+def _weight_bytes(spec: ModelSpec, one: Parallelism, weights: Precision) -> float:
+    """Return the bytes of weights on a GPU of the largest stage. A pipeline's first stage has the input table and its
+    last the output projection; the larger one is counted."""
+    packed = packing(weights)
+    every = step_weight_bytes(spec, packed)
+    experts = every - step_weight_bytes(spec, packed, 0.0)
+    head = 0.0 if spec.head is None else table_parameters(spec) * packed.head
+    tables = weight_bytes(spec, packed) - every
+    ends = tables + head if one.pipeline == 1 else max(tables, head)
+    layers = (every - experts - head) / one.tensor + experts / one.stage_gpus
+    return largest_stage(spec, one) * layers + ends / one.tensor
+
+
+def _activation_bytes(spec: ModelSpec, one: Parallelism, tokens: int, rows: int) -> float:
     """Return the bytes of hidden states, the widest layer's projections and gated MLP (of a mixture the experts that a
-    token picks and those that all share), and logits, of a step."""
-    widest = max(_projected(layer, spec.hidden_size) for layer, _ in spec.kinds_of_layers) / tensor_parallel
+    token picks and those that all share), and logits, of one batch of a step. Experts compute what comes from all
+    data-parallel groups, on average as much as a group has."""
+    widest = max(_projected(layer, spec.hidden_size) for layer, _ in spec.kinds_of_layers) / one.tensor
     hidden = ITEM_BYTES["bf16"] * tokens * (4 * spec.hidden_size + widest)
-    return hidden + LOGIT_BYTES * rows * spec.vocab_size / tensor_parallel
+    return hidden + LOGIT_BYTES * rows * spec.vocab_size / one.tensor
 
 
 def _projected(layer: LayerSpec, hidden: int) -> int:

@@ -17,7 +17,7 @@ from inflight.planning.sizing import Candidate, Question
 from inflight.planning.steady import prompt_seconds
 from inflight.planning.traffic import Traffic
 from inflight.simulate.roofline import Roofline
-from inflight.simulate.tensor_parallel import min_kv_heads
+from inflight.simulate.shards import min_kv_heads
 
 UNIFORM = 1.1  # p99 over p50 below which lengths are all but equal
 STALL = 0.2  # seconds that a reader notices
@@ -44,19 +44,20 @@ def _on_memory(question: Question, traffic: Traffic, candidate: Candidate) -> It
         advised = rows_in_memory(machine, traffic)
         yield sentence("too_many_rows", rows=rows, fits=fits, context=traffic.mean_context, advised=advised)
     budget, model, memory = question.overrides.max_num_batched_tokens, machine.model, machine.memory
-    if budget is not None and budget > WIDEST_STEP and memory is not None and isinstance(model, Roofline):
+    widest = WIDEST_STEP * machine.parallelism.batches
+    if budget is not None and budget > widest and memory is not None and isinstance(model, Roofline):
         wider = max_concurrent_sequences(
             model.spec,
             model.gpu,
             max(1.0, traffic.mean_context),
-            tensor_parallel=model.tensor_parallel,
+            tensor_parallel=model.parallelism,
             weights=model.weights,
             kv=model.kv,
             max_num_batched_tokens=budget,
             max_num_seqs=rows or DEFAULT_ROWS,
             block_size=machine.block_size,
         )
-        yield sentence("wide_steps", budget=budget, usual=WIDEST_STEP, wider=wider, memory=memory)
+        yield sentence("wide_steps", budget=budget, usual=widest, wider=wider, memory=memory)
     if machine.tokens < machine.max_model_len:
         yield sentence("short_memory", machine=machine, longest=traffic.longest)
 
@@ -115,7 +116,7 @@ def _on_slos(question: Question, candidate: Candidate, trial: Trial, replicas: i
     elif slos and left > rate:  # throughput alone is sized with headroom
         needed = math.ceil(question.demand.rate / rate * 0.999) + 1
         yield sentence("no_headroom", replicas=replicas, left=left, rate=rate, needed=needed)
-    degree, model = candidate.machine.gpus, candidate.machine.model
+    degree, model = candidate.machine.parallelism.tensor, candidate.machine.model
     heads = min_kv_heads(model.spec) if isinstance(model, Roofline) else None
     if heads is not None and degree > heads:
         yield sentence("copied_heads", degree=degree, heads=heads)

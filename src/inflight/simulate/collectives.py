@@ -1,4 +1,7 @@
-"""Seconds of collectives among the GPUs of one replica: measured tables, or a ring over the link of the data sheet."""
+"""Seconds of collectives among the GPUs of one replica: measured tables, or the link and the network of the data sheet.
+
+Links reach as far as their domain (a node, or the rack of an NVL72); beyond it there is the network.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from inflight.simulate.hardware import Gpu
+from inflight.simulate.parallelism import Parallelism
 
 KIB, MIB = 1024, 1024**2
 
@@ -38,20 +42,57 @@ _START = {2: 10e-6, 4: 13e-6, 8: 20e-6}  # seconds of the smallest message
 _SHARE = 0.6  # of the link, by large messages: 0.54 to 0.8 over NVLink, 0.7 over PCIe
 _NETWORK_SHARE = 0.7  # of the network card: two nodes of A100 took 4.89 ms for 45 MB
 _HOP = 60e-6  # seconds that crossing between nodes adds
+# All-to-all of experts: DeepEP on H800 (its README, 2025: 128 tokens of 7,168 numbers to 8 of 256 experts take 77 and
+# 114 us within a node, 118 and 195 over 16 GPUs, 155 and 273 over 32, 173 and 314 over 64, there and back).
+_EXPERT_START = 25e-6
+_EXPERT_LINK, _EXPERT_NETWORK = 0.75, 0.9  # of the link, of the network card
+_DISPATCH, _COMBINE = 1 + 4 / 128, 2.0  # bytes of a number on its way there, in fp8 with scales, and back in bf16
+_FEW_TOKENS = 256  # of a GPU, up to which each choice is sent by itself; beyond, a node forwards to its own GPUs
+_SEND = 15e-6  # seconds of the smallest message between two stages
 
 
 def all_reduce_seconds(gpu: Gpu, gpus: int, message_bytes: float) -> float:
     """Return the seconds of one all-reduce over `gpus` GPUs. Ring: start + 2(n-1)/n · bytes / (share · link)."""
     if gpus == 1 or message_bytes <= 0:
         return 0.0
-    if gpus > gpu.node_gpus:
-        rate = network_gbps(gpu) * 1e9 / 8
+    if gpus > gpu.domain:
+        rate = _NETWORK_SHARE * gpu.network_bytes_per_s
         return _START[8] + _HOP + 2 * (gpus - 1) / gpus * message_bytes / rate
     measured = _COLLECTIVES.get(gpu.name, {}).get(gpus)
     if measured is not None:
         return _between(measured, message_bytes)
     start = _START.get(gpus, 20e-6)
     return start + 2 * (gpus - 1) / gpus * message_bytes / (_SHARE * gpu.link_bytes_per_s)
+
+
+def expert_exchange_seconds(gpu: Gpu, gpus: int, tokens: float, top_k: int, hidden: int) -> float:
+    """Return the seconds that tokens take to the experts that they chose on `gpus` GPUs, and back (dispatch, combine).
+
+    Args:
+        tokens: of each GPU.
+        top_k: experts that each of them chose.
+        hidden: numbers of a token.
+    """
+    if gpus == 1 or tokens <= 0:
+        return 0.0
+    domains = max(1.0, gpus / gpu.domain)
+    distant = 1 - 1 / domains
+    inside = top_k * (1 - distant - 1 / gpus)
+    outside = top_k * distant
+    if tokens > _FEW_TOKENS:
+        outside = (domains - 1) * (1 - (1 - 1 / domains) ** top_k)  # one copy to each domain that is chosen
+        inside = top_k * (1 - 1 / gpu.domain) if domains > 1 else gpus * (1 - (1 - 1 / gpus) ** top_k)
+    link, network = _EXPERT_LINK * gpu.link_bytes_per_s, _EXPERT_NETWORK * gpu.network_bytes_per_s
+    each = tokens * hidden * max(max(0.0, inside) / link, outside / network)
+    return 2 * _EXPERT_START + (_DISPATCH + _COMBINE) * each
+
+
+def send_seconds(gpu: Gpu, parallelism: Parallelism, message_bytes: float) -> float:
+    """Return the seconds of a message from one stage of a pipeline to the next, of which each GPU sends its part. A
+    stage that fills a domain sends over the network."""
+    within = parallelism.gpus <= gpu.domain
+    rate = _SHARE * gpu.link_bytes_per_s if within else _NETWORK_SHARE * gpu.network_bytes_per_s
+    return _SEND + message_bytes / parallelism.tensor / rate
 
 
 def network_gbps(gpu: Gpu, gpus: int = 1) -> float:

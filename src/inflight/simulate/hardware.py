@@ -56,6 +56,7 @@ class Gpu:
     """One GPU, in the units of data sheets: GB = 10⁹ bytes, TFLOP/s without structured sparsity.
 
     link: how the GPUs of a node reach each other. link_gb_per_s: one way, of one GPU. node_gpus: GPUs in a node.
+    domain_gpus: GPUs that the link reaches, where they are not those of one node: 72 of a GB200 NVL72.
     between_nodes_gb_per_s: one way, of one GPU's network card. price_per_hour: an example in US dollars; prices differ
     threefold between clouds and halve within a year. provenance: where the figures come from.
     """
@@ -69,6 +70,7 @@ class Gpu:
     link: str = "PCIe"
     link_gb_per_s: float = 32.0
     node_gpus: int = 8
+    domain_gpus: int | None = None
     between_nodes_gb_per_s: float = 12.5
     host_gb_per_s: float = 25.0
     price_per_hour: float | None = None
@@ -85,6 +87,15 @@ class Gpu:
     @property
     def link_bytes_per_s(self) -> float:
         return self.link_gb_per_s * GB
+
+    @property
+    def network_bytes_per_s(self) -> float:
+        return self.between_nodes_gb_per_s * GB
+
+    @property
+    def domain(self) -> int:
+        """Return the GPUs that reach each other by the link: those of a node, or of a rack with switches of its own."""
+        return self.domain_gpus or self.node_gpus
 
     def flops_per_s(self, precision: Precision) -> float:
         """Return the peak of the matrix units; a precision without units is computed in bf16 (weights are widened)."""
@@ -206,6 +217,7 @@ def _gpu(source: str, name: str, table: Any) -> Gpu:
     for key in _NEEDED:
         if key not in given:
             raise HardwareError(f"{where} lacks {key.replace('_', '-')}, without which no step time can be computed.")
-    if given.get("node_gpus", 1) != int(given.get("node_gpus", 1)):
-        raise HardwareError(f"{where}: node-gpus is {given['node_gpus']}; give a whole number.")
+    for key in ("node_gpus", "domain_gpus"):
+        if given.get(key, 1) != int(given.get(key, 1)):
+            raise HardwareError(f"{where}: {key.replace('_', '-')} is {given[key]}; give a whole number.")
     return Gpu(name=name.lower(), **given)

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from inflight.core.types.features import Features
-from inflight.models.arithmetic import layer_matrix_parameters, matrix_parameters, table_parameters
+from inflight.models.arithmetic import matrix_parameters, table_parameters
 from inflight.models.mixers.attention import Attention
-from inflight.models.parts import Mlp
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
-from inflight.simulate.collectives import all_reduce_seconds
+from inflight.simulate.collectives import all_reduce_seconds, expert_exchange_seconds, send_seconds
 from inflight.simulate.efficiency import (
     MAX_MEASURED_TOKENS,
     MIN_SHARD_BYTES,
@@ -34,7 +33,8 @@ from inflight.simulate.efficiency import (
 )
 from inflight.simulate.engine_costs import EngineCosts, engine_costs
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, packing
-from inflight.simulate.tensor_parallel import cache_shards, check_tensor_parallel
+from inflight.simulate.parallelism import Parallelism, as_parallelism, check_parallelism, uneven_stages
+from inflight.simulate.shards import ExpertShard, busiest_batch, cache_shards, linear_shard
 
 QUERY_TILE = 128  # queries that share one reading of keys and values
 EXPERT_PASSES = 4  # times that vectors of the chosen experts are read or written beside their products
@@ -52,13 +52,13 @@ class Cost:
 
 
 class Roofline:
-    """The step model of a model on a GPU, or on several by tensor parallelism."""
+    """The step model of a model on a GPU, or on several by a parallelism."""
 
     def __init__(
         self,
         spec: ModelSpec,
         gpu: Gpu,
-        tensor_parallel: int = 1,
+        parallelism: Parallelism | int = 1,
         *,
         weights: Precision = "bf16",
         kv: Precision = "bf16",
@@ -67,37 +67,43 @@ class Roofline:
         engine: EngineCosts | None = None,
         shares: Efficiencies | None = None,
     ):
-        """Make the model of a GPU, or of several by tensor parallelism.
+        """Make the model of a GPU, or of several by a parallelism.
 
         Args:
+            parallelism: how GPUs share the model; a number: so many by tensor parallelism.
             weights, kv: their precisions.
             case: the end of the spread of published runs around it.
             block_size: tokens of the KV blocks that are copied when sequences are swapped.
             engine: what its host costs; None: this engine's.
             shares: of the data sheet's rates; None: the GPU's.
+
+        Raises:
+            ParallelismError: the model cannot be divided so.
         """
-        check_tensor_parallel(spec, tensor_parallel)
-        self.spec, self.gpu, self.tensor_parallel = spec, gpu, tensor_parallel
+        self.spec, self.gpu, self.parallelism = spec, gpu, as_parallelism(parallelism)
+        check_parallelism(spec, self.parallelism)
+        tensor = self.parallelism.tensor
         self.weights, self.kv, self.case = weights, kv, case
         self._shares = efficiencies(gpu.name) if shares is None else shares
         self._engine = engine_costs() if engine is None else engine
         self._packing = packing(weights)
         self._layers = len(spec.layers)
-        self._weights = _linear_layers(spec, tensor_parallel)
-        self._factor = spread(gpu.name, bool(self._weights.experts), case)
-        self._shard = 2 * matrix_parameters(spec) / self._layers / tensor_parallel
+        self._weights = linear_shard(spec, self.parallelism)
+        self._factor = spread(gpu.name, bool(self._weights.experts), case) * uneven_stages(spec, self.parallelism)
+        self._shard = 2 * matrix_parameters(spec) / self._layers / self.parallelism.stage_gpus
         self._dense_shard = 2 * self._weights.matrices / self._layers
         self._sinks = self._shares.sinks if _has_sinks(spec) else 1.0
-        self._caches = cache_shards(spec, tensor_parallel)
+        self._caches = cache_shards(spec, tensor)
         self._token_bytes = sum(one.elements for one in self._caches) * ITEM_BYTES[kv]  # of one token, on one GPU
-        self._state_bytes = 2 * state_bytes(spec) / tensor_parallel  # of one row: read and written
-        self._head = table_parameters(spec) / tensor_parallel
+        self._state_bytes = 2 * state_bytes(spec) / tensor  # of one row: read and written
+        self._head = table_parameters(spec) / tensor
         self._block_bytes = block_size * self._token_bytes
 
     @property
     def name(self) -> str:
         """A description that says that nothing was measured on this hardware."""
-        split = "" if self.tensor_parallel == 1 else f" × {self.tensor_parallel}"
+        one = self.parallelism
+        split = "" if one.gpus == 1 else f" × {one.gpus}" if one.is_tensor_alone else f" × {one.gpus} ({one})"
         source = "estimated efficiencies" if measured_family(self.gpu.name) is None else "published efficiencies"
         return f"{self.gpu.name}{split}, data sheet and {source}, not calibrated on your hardware"
 
@@ -107,14 +113,17 @@ class Roofline:
 
     def costs(self, features: Features) -> tuple[Cost, ...]:
         """Return a step's time by class of work, in the order of KINDS."""
+        stage_tokens = features.tokens / self.parallelism.pipeline
+        features = busiest_batch(features, self.parallelism, MAX_MEASURED_TOKENS)
         if not features.prefill_context and (padded := self._engine.padded(features.tokens)) != features.tokens:
             features = replace(features, tokens=padded)
+        stage_tokens = max(stage_tokens, features.tokens)
         work = (
-            self._linear(features),
+            self._linear(features, stage_tokens),
             self._prefill_attention(features),
             self._decode_attention(features),
             self._logits(features),
-            self._exchange(features),
+            self._exchange(features, stage_tokens),
         )
         factor = self._factor * self._engine.kernels
         kernels = sum(cost.seconds for cost in work) * self._engine.kernels
@@ -125,6 +134,7 @@ class Roofline:
 
     def extrapolates(self, features: Features) -> str | None:
         """Return a sentence on a step beyond the measured efficiencies; None where it is within."""
+        features = busiest_batch(features, self.parallelism, MAX_MEASURED_TOKENS)
         if features.tokens > MAX_MEASURED_TOKENS:
             return f"A step has {features.tokens:,} tokens; kernels were measured up to {MAX_MEASURED_TOKENS:,}."
         if self._shard < MIN_SHARD_BYTES:
@@ -134,7 +144,7 @@ class Roofline:
             )
         return None
 
-    def _linear(self, features: Features) -> Cost:
+    def _linear(self, features: Features, stage_tokens: float) -> Cost:
         tokens = features.tokens
         if not tokens:
             return Cost("linear", 0.0, "bandwidth")
@@ -147,21 +157,24 @@ class Roofline:
             tokens * weights.flops / rate,
             read / (self.gpu.bytes_per_s * shares.linear_memory),
         )
-        of_experts = [self._experts(tokens, one) for one in weights.experts]
+        of_experts = [self._experts(stage_tokens, one) for one in weights.experts]
         longest = max((dense, *of_experts), key=lambda cost: cost.seconds)
         return Cost("linear", dense.seconds + sum(cost.seconds for cost in of_experts), longest.bound)
 
-    def _experts(self, tokens: int, experts: _Experts) -> Cost:
+    def _experts(self, tokens: float, experts: ExpertShard) -> Cost:
         """Return the time of the experts of all layers with the same MLP: each touched one is read, and computes the
-        tokens that chose it, whose vectors are gathered for it and added up after it."""
+        tokens that chose it, whose vectors are gathered for it and added up after it. tokens: of all GPUs that share
+        the experts."""
         touched, shares = experts.mlp.touched_experts(tokens), self._shares
         item = self._packing.matrix if self._packing.expert is None else self._packing.expert
         chosen = tokens * experts.mlp.top_k
         rate = self._rate(item, shares.expert_fp8, shares.expert_widened) * shares.expert_compute
         rate *= token_share(chosen / touched) * width_share(experts.width)
         bandwidth = self.gpu.bytes_per_s * shares.expert_memory
-        cost = _slower("linear", 2 * chosen * experts.elements / rate, touched * experts.elements * item / bandwidth)
-        moved = EXPERT_PASSES * chosen * self.spec.hidden_size * ITEM_BYTES["bf16"] * experts.layers
+        computed, read = chosen * experts.busiest(tokens), touched * experts.most_read(tokens)
+        cost = _slower("linear", 2 * computed * experts.elements / rate, read * experts.elements * item / bandwidth)
+        moved = EXPERT_PASSES * computed * self.spec.hidden_size * ITEM_BYTES["bf16"] * experts.layers
+        moved /= experts.divided
         return Cost("linear", cost.seconds + moved / bandwidth, cost.bound)
 
     def _rate(self, item: float, in_eight_bits: float, widened: float) -> float:
@@ -197,10 +210,31 @@ class Roofline:
         read = self._head * ITEM_BYTES["bf16"] / bandwidth
         return _slower("logits head", 2 * features.samples * self._head / rate, read)
 
-    def _exchange(self, features: Features) -> Cost:
-        message = features.tokens * self.spec.hidden_size * ITEM_BYTES["bf16"]
-        each = all_reduce_seconds(self.gpu, self.tensor_parallel, message)
-        return Cost("all-reduce", 2 * self._layers * each * self._shares.all_reduce, "link")
+    def _exchange(self, features: Features, stage_tokens: float) -> Cost:
+        """Return the time of collectives: two all-reduces a layer, of which data-parallel attention has one, and an
+        exchange of tokens among the GPUs that share the experts; and what a pipeline's stages send on."""
+        one, of_token = self.parallelism, self.spec.hidden_size * ITEM_BYTES["bf16"]
+        each = all_reduce_seconds(self.gpu, one.tensor, features.tokens * of_token)
+        reduces = 2 * self._layers
+        seconds = 0.0
+        if one.data_attention > 1:
+            for experts in self._weights.experts:
+                reduces -= experts.layers
+                seconds += experts.layers * self._between_experts(stage_tokens, experts)
+        seconds = (seconds + reduces * each) * self._shares.all_reduce
+        if one.pipeline > 1:
+            seconds += one.pipeline * send_seconds(self.gpu, one, features.tokens * of_token)
+        return Cost("all-reduce", seconds, "link")
+
+    def _between_experts(self, stage_tokens: float, experts: ExpertShard) -> float:
+        """Return the seconds that one layer's tokens take to its experts and back: an all-gather and a reduce-scatter
+        (together an all-reduce), or each token to its own experts, whichever is faster."""
+        one, hidden = self.parallelism, self.spec.hidden_size
+        gathered = all_reduce_seconds(self.gpu, one.stage_gpus, stage_tokens * hidden * ITEM_BYTES["bf16"])
+        if experts.divided == 1:
+            return gathered
+        tokens = stage_tokens / one.stage_gpus * experts.busiest(stage_tokens)
+        return min(gathered, expert_exchange_seconds(self.gpu, experts.divided, tokens, experts.mlp.top_k, hidden))
 
     def _launch(self, features: Features, kernels: float) -> float:
         """Return the seconds that a step takes beside its kernels: gaps between them, and what the host does meanwhile
@@ -215,41 +249,6 @@ class Roofline:
         whole = max(whole, engine.token * features.samples)
         copied = features.moved_blocks * self._block_bytes / (self.gpu.host_gb_per_s * 1e9)
         return whole - kernels + copied
-
-
-@dataclass(frozen=True, slots=True)
-class _Experts:
-    """Layers with the same mixture. elements: of one expert over all of them, on one GPU. width: of its hidden layer
-    there."""
-
-    mlp: Mlp
-    elements: float
-    layers: int
-    width: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Linear:
-    """The layers' matrices on one GPU. flops: of a token, without experts. matrices: elements that every step reads."""
-
-    flops: float
-    matrices: float
-    experts: tuple[_Experts, ...]
-
-
-def _linear_layers(spec: ModelSpec, tensor_parallel: int) -> _Linear:
-    flops = matrices = 0.0
-    experts = []
-    for layer, count in spec.kinds_of_layers:
-        part = count / tensor_parallel
-        elements = layer_matrix_parameters(spec, layer, 0)
-        flops += part * (2.0 * elements + layer.mixer.state_flops)
-        matrices += part * elements
-        if layer.mlp.experts:
-            expert = layer.mlp.expert_weights(spec.hidden_size).elements
-            width = expert / (3 * spec.hidden_size) / tensor_parallel
-            experts.append(_Experts(layer.mlp, part * expert, count, width))
-    return _Linear(flops, matrices, tuple(experts))
 
 
 def _has_sinks(spec: ModelSpec) -> bool:

@@ -1,0 +1,150 @@
+"""The part of a model and of a step that one GPU of an engine has: of the cache, of matrices, experts and tokens.
+
+Layers are counted as if one GPU of each pipeline stage had those of all stages: a token passes them one after the
+other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from inflight.core.types.features import Features
+from inflight.models.arithmetic import layer_matrix_parameters
+from inflight.models.parts import Mlp
+from inflight.models.spec import ModelSpec
+from inflight.simulate.parallelism import Parallelism
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShard:
+    """The cache of one GPU over all layers with the same window (0: none).
+
+    elements: cached of a token. read: of a token, also by layers that share another one's cache. prompt_flops,
+    decode_flops: of a query-key pair, among many queries of a prompt and alone.
+    """
+
+    window: int
+    elements: int
+    read: int
+    prompt_flops: float
+    decode_flops: float
+
+    def seen(self, pairs: float, queries: float) -> float:
+        """Return how many of the query-key pairs of so many queries are within the window."""
+        return min(pairs, queries * self.window) if self.window else pairs
+
+
+def cache_shards(spec: ModelSpec, tensor: int) -> tuple[CacheShard, ...]:
+    """Return the cache of each window, under tensor parallelism of this degree. Where there are more GPUs than KV
+    heads, each GPU has a copy of one; latent attention's vectors are of all heads at once, so that each GPU has them
+    all."""
+    by_window: dict[int, CacheShard] = {}
+    for layer, count in spec.kinds_of_layers:
+        mixer, read = layer.mixer, layer.mixer.reads
+        if read is None:
+            continue
+        elements = replace(read, heads=max(1, read.heads // tensor)).elements
+        before = by_window.get(mixer.window, CacheShard(mixer.window, 0, 0, 0.0, 0.0))
+        by_window[mixer.window] = CacheShard(
+            mixer.window,
+            before.elements + count * elements * (mixer.writes is not None),
+            before.read + count * elements,
+            before.prompt_flops + count * mixer.pair_flops() / tensor,
+            before.decode_flops + count * mixer.pair_flops(compressed=True) / tensor,
+        )
+    return tuple(by_window.values())
+
+
+def min_kv_heads(spec: ModelSpec) -> int | None:
+    """Return the smallest number of KV heads of any layer; of latent attention 1. None without keys and values."""
+    found = (layer.mixer.reads for layer, _ in spec.kinds_of_layers)
+    return min((read.heads for read in found if read is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertShard:
+    """Layers with the same mixture on one GPU.
+
+    elements: of one expert over all of them, divided among the stage's GPUs, whether each holds whole experts or a
+    slice of every one. width: of an expert's hidden layer there. divided: GPUs among which whole experts are.
+    """
+
+    mlp: Mlp
+    elements: float
+    layers: int
+    width: float
+    divided: int = 1
+
+    def busiest(self, tokens: float) -> float:
+        """Return how many times the mean the busiest GPU computes, where `tokens` tokens choose whole experts: the
+        expected maximum of the GPUs' counts, whose deviation is that of independent choices."""
+        if self.divided == 1 or tokens <= 0:
+            return 1.0
+        mean = max(tokens * self.mlp.top_k / self.divided, 1e-9)
+        return min(float(self.divided), 1 + math.sqrt(2 * math.log(self.divided) / mean))
+
+    def most_read(self, tokens: float) -> float:
+        """Return how many times the mean of touched experts the GPU reads that has the most of them."""
+        touched = self.mlp.touched_experts(tokens)
+        if self.divided == 1 or not touched:
+            return 1.0
+        untouched = 1 - touched / self.mlp.experts
+        factor = 1 + math.sqrt(2 * math.log(self.divided) * untouched * self.divided / touched)
+        return min(factor, self.mlp.experts / touched, float(self.divided))
+
+
+@dataclass(frozen=True, slots=True)
+class LinearShard:
+    """The layers' matrices on one GPU. flops: of a token, without experts. matrices: elements that every step reads."""
+
+    flops: float
+    matrices: float
+    experts: tuple[ExpertShard, ...]
+
+
+def linear_shard(spec: ModelSpec, parallelism: Parallelism) -> LinearShard:
+    """Return the part of the layers' matrices that one GPU computes: of attention, dense MLPs and shared experts a part
+    by tensor parallelism, of experts one by all GPUs of a stage."""
+    flops = matrices = 0.0
+    experts = []
+    stage = parallelism.stage_gpus
+    for layer, count in spec.kinds_of_layers:
+        part = count / parallelism.tensor
+        elements = layer_matrix_parameters(spec, layer, 0)
+        flops += part * (2.0 * elements + layer.mixer.state_flops)
+        matrices += part * elements
+        if layer.mlp.experts:
+            expert = layer.mlp.expert_weights(spec.hidden_size).elements
+            width = expert / (3 * spec.hidden_size) * parallelism.expert / stage
+            experts.append(ExpertShard(layer.mlp, count * expert / stage, count, width, parallelism.expert))
+    return LinearShard(flops, matrices, tuple(experts))
+
+
+def busiest_batch(features: Features, parallelism: Parallelism, widest: int) -> Features:
+    """Return what the busiest data-parallel group computes of a step, in one of the batches that its pipeline's stages
+    hold at once.
+
+    Decodes are divided evenly. A prompt's chunk is on one group alone, so that a step of few chunks leaves groups idle;
+    of a chunk beyond `widest` tokens a group would compute so many, and prompts of other groups beside them.
+    """
+    if parallelism.batches == 1:
+        return features
+    groups, stages, rows = parallelism.data_attention, parallelism.pipeline, features.rows
+    decodes = min(features.samples, rows - 1) if features.prefill_context else rows
+    prompts = features.tokens - decodes
+    part = 0.0
+    if features.prefill_context and prompts > 0:
+        part = max(1 / groups, min(1 / (rows - decodes), widest / prompts)) / stages
+    local = math.ceil(decodes / parallelism.batches)
+    others = math.ceil(prompts * (part or 1 / parallelism.batches))  # padding and drafts, where no prompt is computed
+    return Features(
+        tokens=local + others,
+        rows=local + math.ceil((rows - decodes) * part),
+        samples=math.ceil(features.samples / parallelism.batches),
+        decode_context=math.ceil(features.decode_context * local / max(1, decodes)),
+        prefill_context=features.prefill_context * part,
+        moved_blocks=math.ceil(features.moved_blocks / groups),
+    )

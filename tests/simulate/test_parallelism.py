@@ -1,0 +1,150 @@
+"""Ways to divide a model: sizes that they divide, the part of a GPU, and published times of experts' exchanges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from inflight.core.types.features import Features
+from inflight.models.known import known_model
+from inflight.models.spec import ModelSpec
+from inflight.planning.memory import max_concurrent_sequences
+from inflight.simulate.collectives import expert_exchange_seconds
+from inflight.simulate.hardware import find_gpu
+from inflight.simulate.parallelism import Parallelism, ParallelismError, check_parallelism, largest_stage
+from inflight.simulate.roofline import KINDS, Roofline
+from inflight.simulate.shards import busiest_batch, linear_shard
+
+TENSOR, GROUPS = Parallelism(8), Parallelism(1, expert=8, data_attention=8)
+STAGES = Parallelism(8, pipeline=2)
+DECODES = Features(tokens=512, rows=512, samples=512, decode_context=512 * 4000, prefill_context=0.0)
+
+
+def seconds(one: Parallelism, features: Features, kind: str | None = None, gpu: str = "h200") -> float:
+    costs = Roofline(known_model("deepseek-v3"), find_gpu(gpu), one, weights="fp8").costs(features)
+    return sum(cost.seconds for cost in costs) if kind is None else costs[KINDS.index(kind)].seconds
+
+
+@pytest.mark.parametrize(
+    ("shape", "one", "sentence"),
+    [
+        ("qwen2.5-7b", Parallelism(8), "28 query heads, which 8 GPUs cannot share evenly"),
+        ("llama-3-8b", Parallelism(2, expert=2), "no experts to divide; leave --expert-parallel out"),
+        ("llama-3-8b", Parallelism(data_attention=2), "--data-parallel 2 would be 2 engines"),
+        (
+            "llama-3-8b",
+            Parallelism(pipeline=64),
+            "32 layers, fewer than 64 pipeline stages",
+        ),
+        ("mixtral-8x7b", Parallelism(16, expert=16), "8 experts, which 16 GPUs cannot share evenly"),
+        ("mixtral-8x7b", Parallelism(4, expert=8), "8 GPUs, which do not divide the 4 of a stage"),
+    ],
+)
+def test_sizes_that_cannot_be_divided_are_named(shape: str, one: Parallelism, sentence: str) -> None:
+    with pytest.raises(ParallelismError, match=sentence):
+        check_parallelism(known_model(shape), one)
+
+
+def test_a_parallelism_names_itself_and_vllms_options() -> None:
+    assert [str(one) for one in (Parallelism(), TENSOR, GROUPS, STAGES)] == ["TP1", "TP8", "DP8 EP8", "TP8 PP2"]
+    assert [one.gpus for one in (TENSOR, GROUPS, STAGES)] == [8, 8, 16]
+    assert GROUPS.vllm_options == "--data-parallel-size 8 --enable-expert-parallel"
+    assert STAGES.vllm_options == "--tensor-parallel-size 8 --pipeline-parallel-size 2"
+    assert [one.is_tensor_alone for one in (Parallelism(), TENSOR, GROUPS, STAGES)] == [True, True, False, False]
+
+
+def test_data_parallel_attention_divides_latent_vectors_that_tensor_parallelism_copies() -> None:
+    """DeepSeek-V3 on eight H200: attention's weights stand on every GPU, and five times as many sequences fit."""
+    tensor, groups = (
+        max_concurrent_sequences("deepseek-v3", "h200", 4000, tensor_parallel=one, weights="fp8")
+        for one in (TENSOR, GROUPS)
+    )
+    assert groups.weight_bytes > tensor.weight_bytes
+    assert groups.sequences > 4 * tensor.sequences
+    assert groups.kv_bytes_per_token == tensor.kv_bytes_per_token
+    assert groups.blocks == 8 * groups.group_blocks
+
+
+@pytest.mark.parametrize("shape", ["deepseek-v3", "llama-3.1-405b", "qwen3-30b-a3b"])
+def test_stages_divide_weights_and_caches(shape: str) -> None:
+    one, two = (
+        max_concurrent_sequences(shape, "b200", 1000, tensor_parallel=Parallelism(4, pipeline=n)) for n in (1, 2)
+    )
+    spec = known_model(shape)
+    share = largest_stage(spec, Parallelism(pipeline=2))
+    assert 0.5 <= share < 0.52
+    assert share * one.weight_bytes * 0.95 < two.weight_bytes < one.weight_bytes * (share + 0.05)
+    assert two.kv_bytes_per_token == pytest.approx(share * one.kv_bytes_per_token)
+
+
+def test_all_gpus_together_have_every_matrix_once_but_for_copies() -> None:
+    spec = known_model("deepseek-v3")
+    whole, tensor, groups, slices = (
+        linear_shard(spec, one) for one in (Parallelism(), TENSOR, GROUPS, Parallelism(8, expert=8))
+    )
+    assert 8 * tensor.matrices == pytest.approx(whole.matrices)
+    assert groups.matrices == whole.matrices, "each group computes attention of its own sequences"
+    for one in (tensor, groups, slices):
+        assert 8 * one.experts[0].elements == pytest.approx(whole.experts[0].elements)
+    assert tensor.experts[0].width == 256 and groups.experts[0].width == slices.experts[0].width == 2048
+
+
+def test_a_step_of_decodes_is_divided_evenly_and_a_lone_prompt_is_on_one_group() -> None:
+    assert busiest_batch(DECODES, TENSOR, 4096) == DECODES
+    one = busiest_batch(DECODES, GROUPS, 4096)
+    assert (one.tokens, one.rows, one.samples, one.decode_context) == (64, 64, 64, 64 * 4000)
+    prompt = Features(1024, 1, 1, 0, 1024 * 512.0)
+    assert busiest_batch(prompt, GROUPS, 4096).tokens == 1024
+    many = replace(prompt, tokens=8 * 1024, rows=8, samples=0, prefill_context=8 * 1024 * 512.0)
+    assert busiest_batch(many, GROUPS, 4096).tokens == pytest.approx(1024, abs=8)
+    assert busiest_batch(many, STAGES, 4096).tokens == pytest.approx(4096, abs=8)
+
+
+def test_the_busiest_gpu_of_whole_experts_has_more_than_the_mean_and_less_so_with_more_tokens() -> None:
+    (experts,) = linear_shard(known_model("deepseek-v3"), GROUPS).experts
+    factors = [experts.busiest(tokens) for tokens in (1, 16, 256, 4096)]
+    assert factors == sorted(factors, reverse=True) and factors[-1] > 1
+    assert experts.busiest(1) <= 8 and experts.most_read(1) <= 8
+    (slices,) = linear_shard(known_model("deepseek-v3"), TENSOR).experts
+    assert slices.busiest(16) == slices.most_read(16) == 1
+
+
+# DeepEP's README (2025-05): 128 tokens of a GPU of 7,168 numbers to 8 of 256 experts on H800, dispatch and combine in
+# microseconds, by GPUs.
+LOW_LATENCY = {8: 77 + 114, 16: 118 + 195, 32: 155 + 273, 64: 173 + 314, 128: 192 + 369}
+
+
+@pytest.mark.parametrize(("gpus", "microseconds"), LOW_LATENCY.items())
+def test_published_times_of_tokens_on_their_way_to_experts_come_out(gpus: int, microseconds: float) -> None:
+    h800 = replace(find_gpu("h100"), link_gb_per_s=200)
+    assert expert_exchange_seconds(h800, gpus, 128, 8, 7168) * 1e6 == pytest.approx(microseconds, rel=0.1)
+
+
+def test_a_domain_of_72_needs_no_network() -> None:
+    node = find_gpu("h200")
+    rack = replace(node, domain_gpus=72)
+    assert expert_exchange_seconds(rack, 64, 128, 8, 7168) < expert_exchange_seconds(node, 64, 128, 8, 7168) / 3
+
+
+def test_with_many_sequences_data_parallel_attention_is_faster_and_with_few_tensor_parallelism() -> None:
+    assert seconds(GROUPS, DECODES, "decode attention") < seconds(TENSOR, DECODES, "decode attention") / 3
+    assert seconds(GROUPS, DECODES) < 0.8 * seconds(TENSOR, DECODES)
+    alone = Features(1, 1, 1, 4000, 0.0)
+    assert seconds(TENSOR, alone) < seconds(GROUPS, alone)
+
+
+def test_stages_serve_more_sequences_and_make_no_single_one_faster() -> None:
+    model = known_model("llama-3.1-405b")
+    one, two = (Roofline(model, find_gpu("h100"), Parallelism(8, pipeline=n), weights="fp8") for n in (1, 2))
+    alone, crowd = Features(1, 1, 1, 1000, 0.0), Features(512, 512, 512, 512 * 1000, 0.0)
+    assert two.seconds(alone) >= one.seconds(alone)
+    assert two.seconds(crowd) < 0.75 * one.seconds(crowd)
+
+
+def test_layers_that_stages_cannot_share_evenly_make_the_others_wait() -> None:
+    llama = known_model("llama-3-8b")
+    odd: ModelSpec = structs.replace(llama, layers=llama.layers[:31])
+    even, uneven = (Roofline(one, find_gpu("h100"), Parallelism(pipeline=2)) for one in (llama, odd))
+    assert uneven.seconds(DECODES) == pytest.approx(even.seconds(DECODES), rel=0.03)
