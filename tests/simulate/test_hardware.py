@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from inflight.core.types.features import Features
+from inflight.models.known import known_model
+from inflight.planning.machine import Hardware
 from inflight.simulate.hardware import HardwareError, data_sheets, find_gpu, read_hardware_file
 
 # tokens at which weights in bf16 are reused often enough, from the data sheets' peaks and bandwidths
@@ -22,7 +26,7 @@ def test_every_figure_has_its_provenance_and_rates_are_dense() -> None:
     for gpu in data_sheets().gpus.values():
         assert gpu.provenance
         assert gpu.fp8_tflops is None or gpu.fp8_tflops < 2.2 * gpu.bf16_tflops, "sparse figures are twice as large"
-        assert gpu.price_per_hour is None or "example" in gpu.provenance
+        assert gpu.price_per_hour is None or "2026" in gpu.price_source
 
 
 @pytest.mark.parametrize("name", ["A100-80", "NVIDIA A100 80GB".replace(" 80GB", ""), "a100_80", "a100-80gb"])
@@ -69,6 +73,60 @@ def test_a_file_adds_gpus_and_wins_over_the_built_in(written: Written) -> None:
     assert find_gpu("mine", gpus).provenance == "as mine.toml says"
 
 
+def test_a_file_may_replace_a_price_or_the_power_alone(written: Written) -> None:
+    built_in = find_gpu("h200")
+    (mine,) = read_hardware_file(written("[gpus.H200]\nprice-per-hour = 1.5\nwatts = 650\npue = 1.2\n"))
+    assert (mine.price_per_hour, mine.watts, mine.pue) == (1.5, 650, 1.2)
+    assert mine.price_source == "as mine.toml says", "not the built-in price's"
+    assert (
+        replace(
+            mine,
+            price_per_hour=built_in.price_per_hour,
+            price_source=built_in.price_source,
+            watts=built_in.watts,
+            pue=built_in.pue,
+        )
+        == built_in
+    )
+
+
+ASKED_FOR = [
+    *("gb200", "gb300", "b200", "b300", "h200", "h100", "mi300x", "mi355x", "l40s", "rtx-pro-6000", "rtx-5090"),
+    *("rtx-4090", "rtx-3090", "gb10", "epyc-9654", "epyc-9755", "xeon-6980p", "xeon-8592", "m3-ultra"),
+]
+
+
+def test_todays_hardware_is_known_with_its_power_and_its_domain() -> None:
+    gpus = {name: find_gpu(name) for name in ASKED_FOR}
+    assert all(gpu.watts for gpu in gpus.values())
+    assert [name for name, gpu in gpus.items() if gpu.domain == 72] == ["gb200", "gb300"]
+    assert gpus["gb200"].node_gpus == 4
+    assert [name for name, gpu in gpus.items() if gpu.device == "cpu"] == ASKED_FOR[-5:]
+    assert find_gpu("NVIDIA GeForce RTX 4090") == gpus["rtx-4090"] and find_gpu("DGX Spark") == gpus["gb10"]
+
+
+def test_four_bits_are_computed_where_there_are_units() -> None:
+    b200, h200, epyc = find_gpu("b200"), find_gpu("h200"), find_gpu("epyc-9654")
+    assert b200.flops_per_s("nvfp4") == 2 * b200.flops_per_s("fp8") == 2 * b200.flops_per_s("mxfp4")
+    assert h200.flops_per_s("nvfp4") == h200.flops_per_s("mxfp4") == h200.flops_per_s("bf16")
+    assert epyc.flops_per_s("int4") == epyc.flops_per_s("int8")
+
+
+# Tokens per second of one stream of Qwen3-30B-A3B in llama.cpp: an EPYC 4344P (philippe-anel.fr, 2025-08-10; eight
+# cores, two channels of DDR5-5200) and a Core i7-8700 (inventivehq.com; six cores, two of DDR4-2666).
+PROCESSORS = [("int8", 83.2, 1.95, 15.1), ("int4", 83.2, 1.95, 24.0), ("int4", 41.6, 0.4, 10.6)]
+
+
+@pytest.mark.parametrize(("weights", "bandwidth", "tflops", "published"), PROCESSORS)
+def test_published_speeds_on_processors_come_out(
+    weights: str, bandwidth: float, tflops: float, published: float
+) -> None:
+    box = replace(find_gpu("epyc-9654"), bandwidth_gb_per_s=bandwidth, bf16_tflops=tflops, int8_tops=2 * tflops)
+    machine = Hardware(model=known_model("qwen3-30b-a3b"), gpu=box, weights=weights).machine(1, 500)  # type: ignore[arg-type]
+    assert (machine.device, machine.depth) == ("cpu", 1)
+    assert 1 / machine.model.seconds(Features(1, 1, 1, 500, 0.0)) == pytest.approx(published, rel=0.2)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -82,6 +140,11 @@ def test_a_file_adds_gpus_and_wins_over_the_built_in(written: Written) -> None:
         ("[gpus.x]\nmemory-gb = nan\n", "memory-gb is nan; give a number above 0."),
         ("[gpus.x]\nlink = 1\n", "link is 1; give a text."),
         (GOOD + "node-gpus = 1.5\n", "node-gpus is 1.5; give a whole number."),
+        (GOOD + "domain-gpus = 2.5\n", "domain-gpus is 2.5; give a whole number."),
+        (GOOD + 'device = "tpu"\n', "device is 'tpu'; give one of cuda, cpu."),
+        (GOOD + "pue = 0.9\n", "pue is 0.9, a building's power over its machines'; give 1 or more."),
+        (GOOD + "watts = 300\nidle-watts = 400\n", "idle-watts is 400, above watts (300)"),
+        ("[gpus.h200]\nprice = 3\n", "has the key 'price'; known are"),
     ],
 )
 def test_a_wrong_file_is_refused(written: Written, text: str, sentence: str) -> None:
@@ -97,6 +160,10 @@ def test_a_wrong_file_is_refused(written: Written, text: str, sentence: str) -> 
         (GOOD + "[cpus]\n[aliases]\n", "hold the tables gpus, cpus, aliases, where"),
         (GOOD + '[aliases]\nxx = "y"\n', "alias 'xx' is 'y'; give one of x."),
         (GOOD.replace('"a sheet"', '""') + "[aliases]\n", "GPU 'x' lacks provenance; name the source of its figures."),
+        (
+            GOOD + "price-per-hour = 1\n[aliases]\n",
+            "GPU 'x' lacks price-source; name where and when its price was seen.",
+        ),
         (
             GOOD.replace("memory-gb = 1", "memory-gb = 0") + "[aliases]\n",
             "GPU 'x': memory-gb is 0; give a number above 0.",

@@ -35,13 +35,17 @@ class MachineOptions:
         metavar="M",
     )
     family: str | None = setting(None, "Family of a model of your own: package.module:NAME.", metavar="F")
-    hardware: str | None = setting(None, "A GPU by name, such as a100-80 or h100.", metavar="GPU", is_early=True)
-    hardware_file: Path | None = setting(None, "TOML file of more GPUs, a table [gpus.NAME] each.", path="present file")
+    hardware: str | None = setting(
+        None, "A GPU or processor by name, such as h100 or epyc-9654.", metavar="GPU", is_early=True
+    )
+    hardware_file: Path | None = setting(
+        None, "TOML file of more GPUs, or of other prices, a table [gpus.NAME] each.", path="present file"
+    )
     step_model: Path | None = setting(
         None, "Instead of --hardware: this machine, from `inflight calibrate`.", path="present file", is_early=True
     )
     tensor_parallel: int | None = setting(None, "GPUs of one engine.")
-    weights: Literal["auto", "bf16", "fp8", "int8", "int4", "mxfp4"] = setting(
+    weights: Literal["auto", "bf16", "fp8", "int8", "int4", "mxfp4", "nvfp4"] = setting(
         "auto", "Number format of weights; auto: that in which the model is published.", is_choice=True
     )
     kv: Literal["bf16", "fp8", "int8"] = setting("bf16", "Number format of keys and values.", is_choice=True)
@@ -96,7 +100,8 @@ def machines_of(asked: PricedMachineOptions, demand: Demand, max_num_seqs: int |
     hardware, degree = hardware_of(asked), asked.tensor_parallel
     example = hardware.gpu.price_per_hour
     if asked.price is None and example is not None:
-        show(f"Price: {example:g} $ per GPU and hour is an example; give yours with --price.")
+        source = hardware.gpu.price_source
+        show(f"Price: {example:g} $ per GPU and hour is an example ({source}); give yours with --price.")
     hardware = replace(hardware, price_per_hour=example if asked.price is None else asked.price)
     degrees = hardware.degrees() if degree is None and not hardware.max_loras else (degree or 1,)
     context, rows = traffic_of(demand).mean_context, max_num_seqs or DEFAULT_ROWS
@@ -121,10 +126,10 @@ def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None) -> H
     degree, name = asked.tensor_parallel, "--tensor-parallel"
     if decode is not None:
         degree, name = decode.decode_tensor_parallel, "--decode-tensor-parallel"
-    if degree is not None and degree > gpu.node_gpus:
+    if degree is not None and degree > gpu.domain:
         raise SettingsError(
-            f"{name} is {degree}, but a node has {gpu.node_gpus} of {gpu.name}, and between nodes every layer would "
-            "wait for the network; give at most that, or set node-gpus in a --hardware-file."
+            f"{name} is {degree}, but {gpu.link} joins {gpu.domain} of {gpu.name}, and beyond them every layer would "
+            "wait for the network; give at most that, or set node-gpus or domain-gpus in a --hardware-file."
         )
     if asked.weights in ("auto", "bf16") and model.weight_format is not None and decode is None:
         show(_of_weights(asked.weights, model.weight_format))
@@ -143,6 +148,8 @@ def _nearest(published: WeightFormat | None) -> Precision:
         return "bf16"
     if published.method == "mxfp4":
         return "mxfp4"
+    if published.method == "modelopt" and published.bits == 4:
+        return "nvfp4"
     in_four = published.bits == 4 or (published.element_bytes or 1.0) < 0.75
     return "int4" if in_four else "fp8" if "fp8" in published.method else "int8"
 

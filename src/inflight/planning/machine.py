@@ -142,6 +142,8 @@ class Hardware:
             state_snapshots=memory.state_snapshots,
             state_blocks=memory.state_blocks,
             state_rows=rows if memory.state_bytes else 0,
+            device=self.gpu.device,
+            depth=default_depth(self.gpu.device),
             cases=(self._model(one, "low", block_size), self._model(one, "high", block_size)),
             host_blocks=memory.blocks,  # as much again: hosts of GPUs have more memory than the GPUs
             block_bytes=memory.kv_bytes_per_token * block_size * one.gpus / one.data_attention,

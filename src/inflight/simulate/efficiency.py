@@ -13,6 +13,7 @@ from typing import Literal
 Case = Literal["low", "typical", "high"]
 FILE = Path(__file__).with_name("efficiency.toml")
 ELSE = "else"  # figures where a GPU has none of its own
+CPU = "cpu"  # estimates for processors
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,14 @@ def measured_family(gpu: str) -> str | None:
     """Return the GPU whose measured shares are used for this one; None: estimates."""
     tables = _tables()
     named = str(tables["aliases"].get(gpu, gpu))
-    families = [name for name in tables if name not in (ELSE, "spread", "aliases")]
+    families = [name for name in tables if name not in (ELSE, CPU, "spread", "aliases")]
     return next((family for family in families if named.startswith(family)), None)
 
 
 @functools.cache
 def efficiencies(gpu: str) -> Efficiencies:
     """Return the shares of a GPU."""
-    tables, family = _tables(), measured_family(gpu)
+    tables, family = _tables(), CPU if gpu == CPU else measured_family(gpu)
     found = {**tables[ELSE], **({} if family is None else tables[family])}
     return Efficiencies(**{one.name: float(found[one.name.replace("_", "-")]) for one in fields(Efficiencies)})  # type: ignore[arg-type]
 

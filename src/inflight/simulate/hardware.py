@@ -1,4 +1,5 @@
-"""GPUs by name: memory, bandwidth, dense peak rates, links and example prices, from hardware.toml or a --hardware-file.
+"""GPUs and processors by name: memory, bandwidth, dense peak rates, links, power and example prices, from hardware.toml
+or a --hardware-file.
 
 Quantized checkpoints keep tables and head in bf16, and so do the bytes of weights here.
 """
@@ -14,17 +15,18 @@ from typing import Any, Literal
 from inflight.counted import did_you_mean
 from inflight.models.arithmetic import Packing
 
-# Storage of weights, keys and values; int4 and mxfp4 are for weights alone, and computed in bf16. Checkpoints in mxfp4
-# keep all but experts in bf16.
-Precision = Literal["bf16", "fp8", "int8", "int4", "mxfp4"]
+# Storage of weights, keys and values; four bits are for weights alone. Checkpoints in mxfp4 keep all but experts in
+# bf16.
+Precision = Literal["bf16", "fp8", "int8", "int4", "mxfp4", "nvfp4"]
 # Bytes of a weight of a layer's matrix. 32 inputs share a scale of two bytes, in int4 an offset of two bytes, too.
-# In mxfp4 32 share one of a byte.
+# In mxfp4 32 share one of a byte, in nvfp4 16.
 WEIGHT_BYTES: dict[Precision, float] = {
     "bf16": 2,
     "fp8": 1,
     "int8": 1 + 2 / 32,
     "int4": 0.5 + 4 / 32,
     "mxfp4": 0.5 + 1 / 32,
+    "nvfp4": 0.5 + 1 / 16,
 }
 ITEM_BYTES: dict[Precision, float] = {"bf16": 2, "fp8": 1, "int8": 1}  # of an activation, a key or a value
 
@@ -45,6 +47,7 @@ def packing(precision: Precision) -> Packing:
 
 
 GB = 10**9
+IDLE_SHARE = 0.12  # of a board's full power, where its idle power is not known: an H200's 80 of 700 W
 
 
 class HardwareError(ValueError):
@@ -53,12 +56,15 @@ class HardwareError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU, in the units of data sheets: GB = 10⁹ bytes, TFLOP/s without structured sparsity.
+    """One GPU, or the processor of a socket, in the units of data sheets: GB = 10⁹ bytes, TFLOP/s without structured
+    sparsity.
 
-    link: how the GPUs of a node reach each other. link_gb_per_s: one way, of one GPU. node_gpus: GPUs in a node.
-    domain_gpus: GPUs that the link reaches, where they are not those of one node: 72 of a GB200 NVL72.
-    between_nodes_gb_per_s: one way, of one GPU's network card. price_per_hour: an example in US dollars; prices differ
-    threefold between clouds and halve within a year. provenance: where the figures come from.
+    device: as engines name it. link: how the GPUs of a node reach each other. link_gb_per_s: one way, of one GPU.
+    node_gpus: GPUs in a node. domain_gpus: GPUs that the link reaches, where they are not those of one node: 72 of a
+    GB200 NVL72. network: between nodes, and between_nodes_gb_per_s: one way, of one GPU's network card. watts,
+    idle_watts: of the board at full load and idle; None: not known. pue: of the building, its power over its machines'.
+    price_per_hour: an example in US dollars, and price_source: where and when it was seen; prices differ threefold
+    between clouds and halve, or double, within a year. provenance: where the figures come from.
     """
 
     name: str
@@ -67,13 +73,20 @@ class Gpu:
     bf16_tflops: float
     fp8_tflops: float | None = None
     int8_tops: float | None = None
+    fp4_tflops: float | None = None
+    device: Literal["cuda", "cpu"] = "cuda"
     link: str = "PCIe"
     link_gb_per_s: float = 32.0
     node_gpus: int = 8
     domain_gpus: int | None = None
+    network: str = "InfiniBand"
     between_nodes_gb_per_s: float = 12.5
     host_gb_per_s: float = 25.0
+    watts: float | None = None
+    idle_watts: float | None = None
+    pue: float = 1.0
     price_per_hour: float | None = None
+    price_source: str = ""
     provenance: str = ""
 
     @property
@@ -106,7 +119,25 @@ class Gpu:
         return self._peaks()[precision] is not None
 
     def _peaks(self) -> dict[Precision, float | None]:
-        return {"bf16": self.bf16_tflops, "fp8": self.fp8_tflops, "int8": self.int8_tops, "int4": None, "mxfp4": None}
+        """Return the peak of each precision. Activations of mxfp4 have eight bits; a CPU computes int4 in int8."""
+        return {
+            "bf16": self.bf16_tflops,
+            "fp8": self.fp8_tflops,
+            "int8": self.int8_tops,
+            "int4": self.int8_tops if self.device == "cpu" else None,
+            "mxfp4": None if self.fp4_tflops is None else self.fp8_tflops,
+            "nvfp4": self.fp4_tflops,
+        }
+
+    @property
+    def sources(self) -> str:
+        """Return where its figures and its price come from."""
+        return self.provenance if not self.price_source else f"{self.provenance}; price: {self.price_source}"
+
+    @property
+    def kernels(self) -> str:
+        """Return the name by which the efficiency of its kernels is known (`efficiency`)."""
+        return "cpu" if self.device == "cpu" else self.name
 
     def ridge_tokens(self, precision: Precision = "bf16") -> float:
         """Return the tokens of a step from which on it is compute-bound: peak · bytes per weight / (2 · bandwidth),
@@ -116,8 +147,8 @@ class Gpu:
 
 _HOW = (
     "describe it in a TOML file and give that with --hardware-file: a table [gpus.NAME] with memory-gb, "
-    "bandwidth-gb-per-s and bf16-tflops, and what else is known of it (fp8-tflops, int8-tops, link-gb-per-s, "
-    "node-gpus, price-per-hour, provenance)"
+    "bandwidth-gb-per-s and bf16-tflops, and what else is known of it (fp8-tflops, int8-tops, fp4-tflops, device, "
+    "link-gb-per-s, node-gpus, watts, price-per-hour, provenance)"
 )
 _SHEETS = Path(__file__).with_name("hardware.toml")
 
@@ -144,6 +175,10 @@ def data_sheets(path: Path = _SHEETS) -> DataSheets:
     for gpu in gpus.values():
         if not gpu.provenance:
             raise HardwareError(f"{source}, GPU {gpu.name!r} lacks provenance; name the source of its figures.")
+        if gpu.price_per_hour is not None and not gpu.price_source:
+            raise HardwareError(
+                f"{source}, GPU {gpu.name!r} lacks price-source; name where and when its price was seen."
+            )
     for alias, name in aliases.items():
         if name not in gpus:
             raise HardwareError(f"{source}, alias {alias!r} is {name!r}; give one of {', '.join(gpus)}.")
@@ -182,8 +217,22 @@ def read_hardware_file(path: Path) -> tuple[Gpu, ...]:
         raise HardwareError(
             f"{source} holds {len(tables) if isinstance(tables, dict) else 0} GPUs; to add one, {_HOW}."
         )
-    gpus = (_gpu(source, name, table) for name, table in tables.items())
-    return tuple(gpu if gpu.provenance else replace(gpu, provenance=f"as {path.name} says") for gpu in gpus)
+    return tuple(_with_sources(_replaced(source, name, table), path.name) for name, table in tables.items())
+
+
+def _replaced(source: str, name: str, table: Any) -> Gpu:
+    """Return a file's GPU. A table of a known name may have a few keys alone, such as a price; the others stay."""
+    known = data_sheets().gpus.get(name.lower())
+    if known is None or not isinstance(table, dict) or any(key.replace("_", "-") in table for key in _NEEDED):
+        return _gpu(source, name, table)
+    given = _values(f"{source}, GPU {name!r}", table)
+    return replace(known, **({"price_source": ""} | given if "price_per_hour" in given else given))
+
+
+def _with_sources(gpu: Gpu, file: str) -> Gpu:
+    said = f"as {file} says"
+    priced = gpu.price_source or gpu.price_per_hour is None
+    return replace(gpu, provenance=gpu.provenance or said, price_source=gpu.price_source if priced else said)
 
 
 def _read(path: Path, source: str) -> dict[str, Any]:
@@ -195,29 +244,45 @@ def _read(path: Path, source: str) -> dict[str, Any]:
         raise HardwareError(f"{source} cannot be read: {error}.") from None
 
 
-_TEXTS = ("link", "provenance")
+_TEXTS = ("link", "network", "device", "price_source", "provenance")
 _NEEDED = ("memory_gb", "bandwidth_gb_per_s", "bf16_tflops")
+_DEVICES = ("cuda", "cpu")
 
 
 def _gpu(source: str, name: str, table: Any) -> Gpu:
     where = f"{source}, GPU {name!r}"
     if not isinstance(table, dict):
         raise HardwareError(f"{where} is no table; to add one, {_HOW}.")
-    known = {item.name for item in fields(Gpu)} - {"name"}
-    given = {key.replace("-", "_"): value for key, value in table.items()}
-    for key, value in given.items():
-        if key not in known:
-            names = ", ".join(sorted(one.replace("_", "-") for one in known))
-            raise HardwareError(f"{where} has the key {key.replace('_', '-')!r}; known are {names}.")
-        if key in _TEXTS:
-            if not isinstance(value, str):
-                raise HardwareError(f"{where}: {key} is {value!r}; give a text.")
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise HardwareError(f"{where}: {key.replace('_', '-')} is {value!r}; give a number above 0.")
+    given = _values(where, table)
     for key in _NEEDED:
         if key not in given:
             raise HardwareError(f"{where} lacks {key.replace('_', '-')}, without which no step time can be computed.")
+    return Gpu(name=name.lower(), **given)
+
+
+def _values(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the checked values of a table, by the names of a Gpu's fields."""
+    known = {item.name for item in fields(Gpu)} - {"name"}
+    given = {key.replace("-", "_"): value for key, value in table.items()}
+    for key, value in given.items():
+        spelled = key.replace("_", "-")
+        if key not in known:
+            names = ", ".join(sorted(one.replace("_", "-") for one in known))
+            raise HardwareError(f"{where} has the key {spelled!r}; known are {names}.")
+        if key in _TEXTS:
+            if not isinstance(value, str):
+                raise HardwareError(f"{where}: {spelled} is {value!r}; give a text.")
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise HardwareError(f"{where}: {spelled} is {value!r}; give a number above 0.")
+    if given.get("device", "cuda") not in _DEVICES:
+        raise HardwareError(f"{where}: device is {given['device']!r}; give one of {', '.join(_DEVICES)}.")
+    if given.get("pue", 1) < 1:
+        raise HardwareError(f"{where}: pue is {given['pue']}, a building's power over its machines'; give 1 or more.")
+    if given.get("idle_watts", 0) > given.get("watts", float("inf")):
+        raise HardwareError(
+            f"{where}: idle-watts is {given['idle_watts']}, above watts ({given['watts']}); exchange them."
+        )
     for key in ("node_gpus", "domain_gpus"):
         if given.get(key, 1) != int(given.get(key, 1)):
             raise HardwareError(f"{where}: {key.replace('_', '-')} is {given[key]}; give a whole number.")
-    return Gpu(name=name.lower(), **given)
+    return given

@@ -84,12 +84,12 @@ class Roofline:
         check_parallelism(spec, self.parallelism)
         tensor = self.parallelism.tensor
         self.weights, self.kv, self.case = weights, kv, case
-        self._shares = efficiencies(gpu.name) if shares is None else shares
+        self._shares = efficiencies(gpu.kernels) if shares is None else shares
         self._engine = engine_costs() if engine is None else engine
         self._packing = packing(weights)
         self._layers = len(spec.layers)
         self._weights = linear_shard(spec, self.parallelism)
-        self._factor = spread(gpu.name, bool(self._weights.experts), case) * uneven_stages(spec, self.parallelism)
+        self._factor = spread(gpu.kernels, bool(self._weights.experts), case) * uneven_stages(spec, self.parallelism)
         self._shard = 2 * matrix_parameters(spec) / self._layers / self.parallelism.stage_gpus
         self._dense_shard = 2 * self._weights.matrices / self._layers
         self._sinks = self._shares.sinks if _has_sinks(spec) else 1.0
@@ -104,7 +104,7 @@ class Roofline:
         """A description that says that nothing was measured on this hardware."""
         one = self.parallelism
         split = "" if one.gpus == 1 else f" × {one.gpus}" if one.is_tensor_alone else f" × {one.gpus} ({one})"
-        source = "estimated efficiencies" if measured_family(self.gpu.name) is None else "published efficiencies"
+        source = "estimated efficiencies" if measured_family(self.gpu.kernels) is None else "published efficiencies"
         return f"{self.gpu.name}{split}, data sheet and {source}, not calibrated on your hardware"
 
     def seconds(self, features: Features) -> float:
