@@ -15,8 +15,11 @@ from inflight.planning.bottleneck import Bottleneck, bottleneck
 from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.layouts import LayoutOutlook
+from inflight.planning.limits import LimitCost
+from inflight.planning.ranking import RankedPlan, ranked
 from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
+from inflight.planning.sensitivity import Measurement
 from inflight.planning.simulation import Topology, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner
 from inflight.planning.stages import Progress, Stages, quiet
@@ -76,6 +79,8 @@ class Plan:
     warnings: Sequence[str]
     cost: Cost | None
     changes: Sequence[outlook.Change] = ()
+    limits: Sequence[LimitCost] = ()
+    measurements: Sequence[Measurement] = ()
     strategies: Sequence[outlook.StrategyNeed] = ()
     speculation: outlook.SpeculationOutlook | None = None
     routers: Sequence[outlook.RouterNeed] = ()
@@ -97,6 +102,12 @@ class Plan:
         """Return the machines with GPUs in them; None where the machine is no GPU."""
         each = self.replicas_per_node
         return math.ceil(self.replicas / each) if each else None
+
+    def ranked(self) -> list[RankedPlan]:
+        """Return the plans that were found to meet the SLOs, the cheapest first."""
+        others = [*self.others, *(one.candidate for one in self.strategies if one.candidate is not None)]
+        layouts = () if self.layouts is None else self.layouts.needs
+        return ranked(self.chosen, self.replicas, others, layouts, self.question.demand)
 
     @property
     def extrapolated(self) -> bool:
@@ -193,6 +204,8 @@ def _with(answer: Plan, refined: Refined) -> Plan:
         replicas_high=refined.replicas_high,
         spans=_spans([answer.trial, *refined.trials]),
         changes=refined.changes,
+        limits=refined.limits,
+        measurements=refined.measurements,
         strategies=refined.strategies,
         routers=refined.routers,
         speculation=refined.speculation,

@@ -9,18 +9,21 @@ from functools import partial
 from typing import Any
 
 from inflight.core.strategies.registry import STRATEGIES
+from inflight.metrics.slo import Slo
 from inflight.planning import outlook, sizing
 from inflight.planning.layouts import LayoutOutlook, layout_needs
+from inflight.planning.limits import LimitCost, limit_cost
 from inflight.planning.outlook import CHANGES, ROUTERS
 from inflight.planning.parallel import run_all
 from inflight.planning.rendering import sentence
+from inflight.planning.sensitivity import Measurement, measurements
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, TrialRunner
 from inflight.planning.stages import Progress, Stages
 
 ENDS = ("slow", "fast")  # as `Machine.cases`
 # Usual trials of a job.
-SEED, END, LOAD, CHANGE, STRATEGY, ROUTER, LAYOUTS, DRAFTS = 1.0, 2.5, 1.0, 2.0, 4.0, 3.0, 12.0, 2.0
+SEED, END, LOAD, CHANGE, LIMIT, STRATEGY, ROUTER, LAYOUTS, DRAFTS = 1.0, 2.5, 1.0, 2.0, 2.0, 4.0, 3.0, 12.0, 2.0
 
 
 class PlanError(ValueError):
@@ -35,6 +38,8 @@ class Refined:
     replicas_high: int | None
     trials: Sequence[Trial]
     changes: Sequence[outlook.Change]
+    limits: Sequence[LimitCost]
+    measurements: Sequence[Measurement]
     strategies: Sequence[outlook.StrategyNeed]
     routers: Sequence[outlook.RouterNeed]
     speculation: outlook.SpeculationOutlook | None
@@ -89,6 +94,8 @@ def refine(
         high,
         (found[_OTHER_SEED], *at_ends),
         [found[_change(name)] for name in CHANGES],
+        [found[_limit(slo)] for slo in runner.question.slos],
+        measurements(runner, best, replicas, low, high),
         [_strategy(runner, best, name, found) for name in STRATEGIES] if strategies else (),
         [found[_router(name)] for name in ROUTERS if _router(name) in found],
         found.get(_SPECULATION),
@@ -111,6 +118,10 @@ def _change(name: str) -> str:
     return f"what if: {name}"
 
 
+def _limit(slo: Slo) -> str:
+    return f"what {slo} costs"
+
+
 def _router(name: str) -> str:
     return f"router {name}"
 
@@ -124,6 +135,8 @@ def _jobs(runner: TrialRunner, best: Candidate, replicas: int, strategies: bool)
         jobs.add(_rate_at(end), END, sizing.rate_under, runner, best, model)
     for name in CHANGES:
         jobs.add(_change(name), CHANGE, outlook.find_change, runner, best, replicas, name)
+    for slo in question.slos:
+        jobs.add(_limit(slo), LIMIT, limit_cost, runner, best, replicas, slo)
     for name in STRATEGIES if strategies else ():
         if name != best.config.strategy and not outlook.untried(runner, name):
             jobs.add(f"strategy {name}", STRATEGY, outlook.strategy_need, runner, best, name)

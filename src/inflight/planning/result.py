@@ -13,9 +13,12 @@ from inflight.metrics.slo import METRICS
 from inflight.planning.bottleneck import Bottleneck
 from inflight.planning.demand import Demand
 from inflight.planning.layouts import LayoutsResult, layouts_result
+from inflight.planning.limits import LimitCost
 from inflight.planning.outlook import SpeculationOutlook, StrategyNeed
 from inflight.planning.plan import Cost, Infeasible, Plan
+from inflight.planning.ranking import RankedPlan
 from inflight.planning.rendering import sentence
+from inflight.planning.sensitivity import Measurement
 from inflight.planning.simulation import Trial
 from inflight.planning.tuning import EvaluatedConfig, Tuning
 
@@ -31,6 +34,15 @@ class ChangeResult(Struct):
     kept: bool
     replicas: int | None
     values: dict[str, float | None]
+
+
+class LimitResult(Struct):
+    """What an SLO costs: replicas with a limit of relaxed_s in its place, and the US dollars that they save."""
+
+    slo: str
+    relaxed_s: float
+    replicas: int
+    saved_per_hour: float | None
 
 
 class StrategyResult(Struct):
@@ -90,6 +102,9 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     bottleneck: Bottleneck
     cost: Cost | None
     changes: list[ChangeResult]
+    limits: list[LimitResult]
+    measurements: list[Measurement]
+    plans: list[RankedPlan]
     strategies: list[StrategyResult]
     routers: list[RouterResult]
     layouts: LayoutsResult | None
@@ -155,6 +170,9 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
         bottleneck=answer.bottleneck,
         cost=answer.cost,
         changes=[ChangeResult(one.name, one.trial.met, one.replicas, _values(one.trial)) for one in answer.changes],
+        limits=[_limit(one, machine.price_per_hour) for one in answer.limits],
+        measurements=list(answer.measurements),
+        plans=answer.ranked(),
         strategies=[_strategy(one, demand) for one in answer.strategies],
         routers=[RouterResult(one.router, one.replicas, one.cached) for one in answer.routers],
         layouts=None if answer.layouts is None else layouts_result(answer.layouts),
@@ -162,6 +180,11 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
         warnings=list(answer.warnings),
         notes=list(traffic.notes),
     )
+
+
+def _limit(cost: LimitCost, price: float | None) -> LimitResult:
+    saved = None if price is None else price * cost.saved
+    return LimitResult(str(cost.slo), cost.relaxed.limit, cost.replicas, saved)
 
 
 def _speculation(outlook: SpeculationOutlook) -> SpeculationResult:

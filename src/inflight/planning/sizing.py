@@ -135,6 +135,10 @@ class TrialRunner:
     def __init__(self, question: Question, traffic: Traffic, cache: TrialCache | None = None):
         self.question, self.traffic, self._cache = question, traffic, cache
 
+    def asking(self, question: Question) -> TrialRunner:
+        """Return a runner for another question about the same traffic."""
+        return TrialRunner(question, self.traffic, self._cache)
+
     def run(
         self,
         candidate: Candidate,
@@ -298,7 +302,7 @@ def with_fewer_rows(candidate: Candidate, traffic: Traffic, trial: Trial, overri
 def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel) -> float:
     """Return the requests/s of each replica that meet the SLOs with another step model, in few trials from where the
     closed form expects it; 0 where even requests that hardly meet miss the SLOs."""
-    own, other = (_guess(runner, candidate, one) for one in (candidate.machine.model, model))
+    own, other = (expected_rate(runner, candidate, one) for one in (candidate.machine.model, model))
 
     def trial(rate: float) -> Trial:
         return runner.run(candidate, rate, model=model, reads=ROUGHLY)
@@ -306,7 +310,8 @@ def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel) -> f
     return _rate(runner, find_capacity(trial, candidate.rate * other / own, ROUGH, AT_ENDS))
 
 
-def _guess(runner: TrialRunner, candidate: Candidate, model: StepModel) -> float:
+def expected_rate(runner: TrialRunner, candidate: Candidate, model: StepModel) -> float:
+    """Return the requests/s of each replica that the closed form expects with another step model."""
     machine, config = replace(candidate.machine, model=model), candidate.config
     steady = steady_state(model, runner.traffic, config.max_num_seqs, config.max_num_batched_tokens or 2048)
     return steady.requests_per_s * _expected_share(machine, config, runner.traffic, runner.question.slos)

@@ -1,0 +1,54 @@
+"""Find what each SLO costs: the replicas that it takes beyond those of an SLO twice as lax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from inflight.metrics.slo import Slo
+from inflight.planning.search import find_capacity
+from inflight.planning.simulation import Trial
+from inflight.planning.sizing import ROUGH, ROUGHLY, Candidate, TrialRunner, candidate_for, ceiling, whole_engines
+
+LAXER = 2.0  # times the limit
+NEXT = 1.15  # times the planned rate, at which the search begins
+_TRIALS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LimitCost:
+    """replicas: that are enough with `relaxed` in place of `slo`. saved: fewer than planned."""
+
+    slo: Slo
+    relaxed: Slo
+    replicas: int
+    saved: int
+
+
+def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) -> LimitCost:
+    """Find the cost of an SLO by trials with a laxer one, under the settings that suit it.
+
+    Args:
+        runner: Runs trials of the question.
+        best: The chosen machine with its settings.
+        replicas: That are planned.
+        slo: One of the question's.
+    """
+    relaxed = replace(slo, limit=LAXER * slo.limit)
+    slos = tuple(relaxed if one == slo else one for one in runner.question.slos)
+    asking = runner.asking(replace(runner.question, slos=slos))
+    candidate = candidate_for(asking.question, runner.traffic, best.machine, runner.question.overrides)
+    missed = best.capacity.missed
+    if candidate.proposal.config == best.proposal.config:
+        if missed is not None and slo not in (one for one, _ in missed.missed):
+            return LimitCost(slo, relaxed, replicas, 0)  # another limit is in the way
+        rows = best.proposal.config.max_num_seqs
+        candidate = replace(best, config=replace(best.config, max_num_seqs=rows))
+
+    def trial(rate: float) -> Trial:
+        return asking.run(candidate, rate, reads=ROUGHLY)
+
+    most = ceiling(candidate)
+    guess = max(NEXT * best.rate, min(candidate.guess, most))
+    met = find_capacity(trial, guess, ROUGH, _TRIALS, trickle=False, worth=best.rate, ceiling=most).met
+    needed = replicas if met is None else min(replicas, whole_engines(runner.question.demand.rate / met.rate))
+    return LimitCost(slo, relaxed, needed, replicas - needed)

@@ -1,0 +1,102 @@
+"""What each limit costs, which measurements narrow the interval, and how plans are ranked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import pytest
+
+from inflight.metrics.slo import parse_slos
+from inflight.models.known import read_model
+from inflight.planning.demand import traffic_of
+from inflight.planning.layouts import CHUNKED, DISAGGREGATED, Layout, LayoutNeed
+from inflight.planning.limits import limit_cost
+from inflight.planning.machine import Hardware, Machine
+from inflight.planning.ranking import ranked
+from inflight.planning.sensitivity import ScaledWork, measurements
+from inflight.planning.simulation import Pools
+from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, measure
+from inflight.planning.steady import mixed_step
+from inflight.simulate.disagg import Link
+from inflight.simulate.hardware import find_gpu
+
+from .builders import drawn, machine
+
+
+@cache
+def measured(slo: str) -> tuple[TrialRunner, Candidate]:
+    question = Question(machines=[machine()], demand=drawn(20.0), slos=parse_slos([slo]), requests=(100, 200, 400))
+    traffic = traffic_of(question.demand)
+    runner = TrialRunner(question, traffic)
+    return runner, measure(runner, candidate_for(question, traffic, question.machines[0], question.overrides))
+
+
+def test_a_tight_limit_costs_replicas_and_a_lax_one_none() -> None:
+    runner, best = measured("ttft=900(p99),e2e=600000(p99)")
+    replicas = best.replicas(runner.question.demand)
+    tight, lax = (limit_cost(runner, best, replicas, slo) for slo in runner.question.slos)
+    assert tight.relaxed.limit == pytest.approx(1.8)
+    assert tight.saved > 0 and tight.replicas + tight.saved == replicas
+    assert lax.saved == 0 and lax.replicas == replicas
+
+
+@cache
+def on_gpus() -> tuple[TrialRunner, Candidate]:
+    hardware = Hardware(model=read_model("llama-3-8b"), gpu=find_gpu("a100-80"), price_per_hour=2.0)
+    question = Question(machines=[hardware.machine(2, 1000.0)], demand=drawn(100.0, "1000", "200"))
+    traffic = traffic_of(question.demand)
+    return TrialRunner(question, traffic), candidate_for(question, traffic, question.machines[0], question.overrides)
+
+
+def test_measurements_are_the_largest_parts_of_the_interval() -> None:
+    runner, best = on_gpus()
+    found = measurements(runner, best, 100, 80, 150)
+    assert len(found) == 2 and all(one.part >= other.part for one, other in pairwise(found))
+    for one in found:
+        low, high = one.replicas_interval
+        assert high is not None and 80 <= low <= 100 <= high < 150
+    assert found[0].replicas_interval[1] <= found[1].replicas_interval[1]  # type: ignore[operator]
+
+
+def test_no_measurement_is_named_where_nothing_is_uncertain_or_classes_are_not_known() -> None:
+    runner, best = on_gpus()
+    assert not measurements(runner, best, 3, 3, 3)
+    assert not measurements(*measured("ttft=900(p99),e2e=600000(p99)"), 100, 80, 150)
+
+
+def test_an_end_without_a_number_has_none_when_a_part_is_known() -> None:
+    runner, best = on_gpus()
+    assert all(one.replicas_interval[1] is None for one in measurements(runner, best, 100, 80, None))
+
+
+def test_scaled_work_takes_longer_by_its_own_part() -> None:
+    runner, best = on_gpus()
+    model, step = best.machine.model, mixed_step(runner.traffic, 8, 500)
+    scaled = {
+        bound: ScaledWork(model, bound, 2.0).seconds(step) for bound in ("compute", "bandwidth", "link", "launch")
+    }  # type: ignore[arg-type]
+    usual = model.seconds(step)
+    assert sum(seconds - usual for seconds in scaled.values()) == pytest.approx(usual)
+
+
+def _need(best: Candidate, name: str, rate: float, pools: Pools | None = None) -> LayoutNeed:
+    layout = Layout(name, best, best.config, rate, 2, pools)
+    trial = measured("ttft=4000(p99)")[1].capacity.met
+    assert trial is not None
+    return LayoutNeed(layout, replace(trial, rate=rate), None)
+
+
+def test_plans_are_ranked_by_price_and_equal_ones_stand_once() -> None:
+    _, best = measured("ttft=4000(p99)")
+    demand = drawn(8 * best.rate)
+    priced = replace(best, machine=replace(best.machine, price_per_hour=2.0))
+    large: Machine = replace(priced.machine, name="large", price_per_hour=30.0)
+    pools = Pools(1, 1, best.config, Link(1e3, 100.0))
+    needs = [_need(priced, CHUNKED, best.rate), _need(priced, DISAGGREGATED, 2 * best.rate, pools)]
+    found = ranked(priced, 8, [replace(priced, machine=large), replace(priced, rate=0.0)], needs, demand)
+    assert [one.gpus for one in found] == [4, 8, 8]
+    assert [one.is_chosen for one in found] == [False, True, False]
+    assert [one.engines for one in found] == [(2, 2), (8,), (8,)]
+    assert found[1].per_hour == 16.0
