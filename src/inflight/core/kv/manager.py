@@ -182,6 +182,7 @@ class KVCacheManager:
         self.allocate = self._tables.allocate
         self.new_blocks = self._tables.new_blocks
         self.publish = self._sharing.publish
+        self.publish_deferred = self._sharing.publish_deferred
         self.free_request = self._sharing.free_request
         self.take_checkpoints = self._states.take_checkpoints
         self.begin_from_checkpoint = self._states.begin_from_checkpoint

@@ -202,6 +202,7 @@ class Running:
         """Send a sequence back to its queue. The content of its blocks stays findable while their space is not needed;
         then it is swapped, or forgotten and computed again."""
         swap = self._is_swapped(sequence)
+        self._memory.publish_deferred(sequence)
         self._send_back(sequence, swap)
         self._counts.preemptions += 1
         self._counts.swap_preemptions += swap
