@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
+from itertools import accumulate, takewhile
+
+from msgspec import structs
 
 from inflight.core.types.executor import Done, Pending
 from inflight.core.types.features import Features
@@ -25,11 +27,20 @@ LAYERS = 24  # between which a step may be suspended
 
 @dataclass(frozen=True, slots=True)
 class ForeseenSteps:
-    """Decodes that are known beforehand. seconds: of each. times: when each begins, and when the last one ends."""
+    """Decodes that are known beforehand. seconds: of each. times: when each is planned, and when the last one is
+    committed; of steps that are planned behind one in flight, when that one, or the step before it, is."""
 
     decodes: AlikeSteps
     times: list[float]
     seconds: list[float]
+
+
+class _OmittedStep(Done):
+    """A step without chunks. It comes to stand for a later one, where the steps up to that are skipped."""
+
+    def stand_for(self, seconds: float) -> None:
+        """Take so many seconds, as the later step."""
+        self._result = structs.replace(self._result, seconds=seconds)
 
 
 class _StepWithTransfers(Done):
@@ -70,6 +81,7 @@ class SimulatedExecutor(StepSuspender):
         self.extrapolated: dict[str, int] = {}  # sentence of the first step → steps outside of the model's ranges
         self.busy = 0.0  # seconds of steps
         self.steps = 0
+        self._last: _OmittedStep | None = None  # the step that was submitted last, if it has no chunks
         self._transfers: dict[int, bool] = {}  # transfers that are out → whether their step is computed
 
     def take_step(self, features: Features) -> float:
@@ -85,17 +97,18 @@ class SimulatedExecutor(StepSuspender):
         first = next(iter(self.extrapolated), sentence)
         self.extrapolated[first] = self.extrapolated.get(first, 0) + 1
 
-    def foresee(self, coming: AlikeSteps, now: float) -> ForeseenSteps:
-        """Return the times of these steps if they are computed from now on; none is counted yet."""
-        rows, context, seconds_of = coming.rows, coming.context, self._model.seconds
-        times, taken = [now], []
-        for _ in range(coming.steps):
-            seconds = seconds_of(Features(rows, rows, rows, context, 0.0))
-            now += seconds
-            taken.append(seconds)
-            times.append(now)
-            context += rows
-        return ForeseenSteps(coming, times, taken)
+    def foresee(self, coming: AlikeSteps, now: float) -> ForeseenSteps | None:
+        """Return the times of these steps if they are computed from now on; none is counted yet. None where the step in
+        flight cannot stand for them."""
+        if coming.behind and self._last is None:
+            return None
+        rows, seconds_of = coming.rows, self._model.seconds
+        contexts = range(coming.context, coming.context + coming.steps * rows, rows)
+        seconds = [seconds_of(Features(rows, rows, rows, context, 0.0)) for context in contexts]
+        rounds = seconds
+        if coming.behind and self._last is not None:
+            rounds = [self._last.result().seconds, *seconds[:-1]]
+        return ForeseenSteps(coming, list(accumulate(rounds, initial=now)), seconds)
 
     def compute(self, foreseen: ForeseenSteps, steps: int) -> None:
         """Count the first so many foreseen steps; the others do not happen, since their batches change."""
@@ -108,6 +121,8 @@ class SimulatedExecutor(StepSuspender):
             context += rows
         self.busy = busy
         self.steps += steps
+        if foreseen.decodes.behind and self._last is not None and steps:
+            self._last.stand_for(foreseen.seconds[steps - 1])
         if isinstance(self._model, NoisyModel):
             self._model.draw_again(len(foreseen.seconds) - steps)
 
@@ -115,6 +130,10 @@ class SimulatedExecutor(StepSuspender):
         features = features_of(plan)
         if isinstance(plan, CondensedPlan):
             features = plan.all_features(features)
+            if not plan.chunks and not plan.transfers and self.timed is None:
+                self._last = _OmittedStep(StepResult(plan.step, (), self.take_step(features)))
+                return self._last
+        self._last = None
         plain = self.timed is None and self._copy_seconds is None
         seconds = self.take_step(features) if plain else self._take_step_with_copies(features)
         draft_seconds = self._draft_seconds(plan)

@@ -16,8 +16,8 @@ samples TOKEN. `stats` has sequences as of their last update.
 With two steps in flight, a plan is made while the step before it is computed. A sequence is then omitted while its last
 chunk is in flight. One that is included again has a token in flight, but no chunk in that step's plan: the commit adds
 both. A block is taken when its step is planned, and found once the step before it is committed, since its last token is
-not known earlier. Steps are taken one by one. Models with recurrent state are excluded: checkpoints are named by tokens
-that are still in flight.
+not known earlier. Where steps are skipped, the plan in flight stands for the last of them. Models with recurrent state
+are excluded: checkpoints are named by tokens that are still in flight.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ class CondensedPlan(BatchPlan, frozen=True):
 @dataclass(frozen=True, slots=True)
 class AlikeSteps:
     """So many steps of `rows` decodes each, which read `context` positions together in the first step and one more each
-    in every later one."""
+    in every later one. behind: whether each is planned while the step before it is in flight."""
 
     rows: int
     context: int
     steps: int
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +118,17 @@ class FastForward(Scheduler):
     def alike_steps(self) -> AlikeSteps | None:
         """Return the steps that come next, where these are alike and end no sequence; None where they are not."""
         rows = len(self._omitted)
-        if self._ahead or not rows or len(self._running) > rows or len(self._lanes):
+        if not rows or len(self._running) > rows or len(self._lanes):
             return None
-        if self._outputs.planned or self._memory.transfer_ids_out:
+        if self._outputs.planned or self._memory.is_busy:
             return None
         filled = (self._memory.num_available_blocks // rows - 1) * self._memory.block_size
         steps = min(self._last_steps[0][0] - self._next_step, filled, MAX_STEPS)
-        return AlikeSteps(rows, self._context, steps) if steps > 0 else None
+        return AlikeSteps(rows, self._context, steps, behind=self._ahead > 0) if steps > 0 else None
 
     def skip(self, times: Items[float]) -> None:
         """Take alike steps: planned at these times but the last, each committed when the next is planned, or at the
-        last of them."""
+        last of them; those that are planned behind a step in flight, a time later."""
         steps = len(times) - 1
         for lane in self._lanes.all():
             lane.clock.charge(times[0], OTHER, lane.settings.name)
@@ -137,6 +138,7 @@ class FastForward(Scheduler):
         while self._block_steps and (step := self._block_steps[0][0]) < self._next_step + steps:
             for one in self._pop_due(step):
                 self._advance(one, step)
+            self._publish_filled(step + 1)
             self._memory.publish_checkpoints()  # what one step writes, the next may find or take
         self._context += steps * len(self._omitted)
         self._next_step += steps
@@ -157,9 +159,7 @@ class FastForward(Scheduler):
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[Event]:
         if self._uncommitted:
             plan, result = self._completed(plan, result)
-        for one in self._filling:
-            self._memory.publish(one.update(self._next_step))
-        self._filling.clear()
+        self._publish_filled(self._next_step)
         planned = [self._outputs.planned[chunk.sequence_id] for chunk in plan.chunks]
         self._context += len(self._omitted)
         events = super().commit(plan, result, now)
@@ -308,6 +308,12 @@ class FastForward(Scheduler):
                     sequence.num_computed += 1
                 self._memory.publish(sequence)
         self._await_block(sequence, step + 1, end)
+
+    def _publish_filled(self, step: int) -> None:
+        """Publish the blocks that the step in flight fills, once the step before it is committed; step: the next."""
+        for one in self._filling:
+            self._memory.publish(one.update(step))
+        self._filling.clear()
 
     def _await_block(self, sequence: Sequence, step: int, computed: int) -> None:
         """Note the next step that takes or fills a block, if so many tokens are computed before this step."""
