@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -97,6 +98,16 @@ def test_a_ridge_is_found_and_segments_are_those_of_its_knots() -> None:
     assert [RIDGE.seconds(one) for one in features] == pytest.approx([0.021, 0.0232, 0.0392])
 
 
+def test_the_output_layer_is_read_once_and_changes_kernels_with_the_others() -> None:
+    true = FittedModel(0.01, (1e-4, 2e-3), sample=1e-4, knots=(24,), output_layer=0.007, late_sample=5e-4)
+    model = fit(steps(true, number=400))
+    assert model.output_layer == pytest.approx(0.007, rel=0.02) and model.late_sample == pytest.approx(5e-4, rel=0.1)
+    assert errors_of(model, steps(true, number=50))["all"][0] < 0.01
+    chunk = Features(8, 1, 0, 0, 32.0)
+    assert true.seconds(replace(chunk, samples=1)) - true.seconds(chunk) == pytest.approx(0.0071)
+    assert true.seconds(Features(30, 30, 30, 30, 0.0)) == pytest.approx(0.01 + 24e-4 + 6 * 2.5e-3 + 0.007 + 30e-4)
+
+
 def test_outliers_do_not_bend_the_fit_but_its_mean_holds_them() -> None:
     measured = [
         replace(one, seconds=one.seconds * (4 if place % 25 == 0 else 1)) for place, one in enumerate(steps(TRUE))
@@ -130,6 +141,15 @@ def test_a_file_comes_back(tmp_path: Path) -> None:
     model = replace(normalized(RIDGE, steps(RIDGE)), provenance=provenance)
     model.save(tmp_path / "model.json")
     assert FittedModel.load(tmp_path / "model.json") == model
+
+
+def test_a_file_from_before_the_output_layer_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    TRUE.save(path)
+    content = json.loads(path.read_text())
+    del content["output_layer"], content["late_sample"]
+    path.write_text(json.dumps(content))
+    assert FittedModel.load(path) == TRUE
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,9 @@ def _report(model: FittedModel) -> None:
         figure("  a token", f"{each * 1e3:.3g} ms{where}")
     for name, value, unit in (
         ("a row", model.row, 1),
+        ("the output layer, where anything is sampled", model.output_layer, 1),
         ("a sample", model.sample, 1),
+        ("a sample beyond the first knot, in addition", model.late_sample, 1),
         ("1,000 positions read by decodes", model.decode_context, 1e3),
         ("1,000,000 query-key pairs of prompts", model.prefill_context, 1e6),
     ):

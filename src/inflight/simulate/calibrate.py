@@ -45,7 +45,7 @@ from inflight.workload.lengths import Lognormal
 ROUNDS, MIN_ROUNDS = 5, 3
 MAX_ERROR = 0.05  # error, or noise, above which a reader must know of it
 MAX_OTHERS_SHARE = 0.03  # of the processors' time
-SHARES = (0.4, 0.4, 0.2)  # of a round's time: designed steps, training traffic, holdout traffic
+SHARES = (0.5, 0.35, 0.15)  # of a round's time: designed steps, training traffic, holdout traffic
 MIN_LOAD_STEPS, MAX_LOAD_STEPS = 12, 150  # in a round: fewer show nothing, more show nothing new
 MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS = 1000, 24_000  # in a round of designed steps
 # Where narrow steps are short, little of the rows is much of the time: hence the low loads.
@@ -252,8 +252,12 @@ class Rounds:
         self._left_behind: tuple[int, ...] = ()
         self._runs = 0
         self._size = _RoundSize(MIN_PROMPT_TOKENS, MIN_LOAD_STEPS, MIN_LOAD_STEPS)
-        taken = self.measure().seconds
-        self._size = self._size.grown([share * seconds / each for share, each in zip(SHARES, taken, strict=True)])
+        first = self.measure()
+        # Decodes of the design take as long however many prompt tokens there are to grow the contexts.
+        fixed = sum(one.seconds for one in first.designed if one.features.decode_context)
+        growing = [max(each, 1e-9) for each in (first.seconds[0] - fixed, *first.seconds[1:])]
+        asked = [share * seconds - each for share, each in zip(SHARES, (fixed, 0.0, 0.0), strict=True)]
+        self._size = self._size.grown([each / taken for each, taken in zip(asked, growing, strict=True)])
         design = self._design()
         levels = ", ".join(f"{context:,} tokens in {rows} rows" for context, rows in design.levels())
         report(

@@ -1,11 +1,13 @@
 """The fitted step model: seconds as a sum of what a step holds, and how its coefficients are found.
 
-    seconds = β₀ + Σ βᵢ · tokens in segment i + βᵣ · rows + βₛ · samples + β_d · decode context + β_p · prefill context
-              + βₘ · moved blocks
+    seconds = β₀ + Σ βᵢ · tokens in segment i + βᵣ · rows + β_h · [samples > 0] + βₛ · samples
+              + βₗ · samples beyond the first knot + β_d · decode context + β_p · prefill context + βₘ · moved blocks
 
-No coefficient is negative. The fit is non-negative least squares on relative errors, without outliers, scaled so that
-the mean of measured over modelled seconds is 1, because end-to-end times are sums of steps. Tokens are cut into
-segments at knots, which are added while they lower the error on left-out steps by more than chance.
+A step that samples reads the output layer's weights once, however many its samples are; from the first knot on another
+kernel computes the layers, and the output layer for as many samples. No coefficient is negative. The fit is
+non-negative least squares on relative errors, without outliers, scaled so that the mean of measured over modelled
+seconds is 1, because end-to-end times are sums of steps. Tokens are cut into segments at knots, which are added while
+they lower the error on left-out steps by more than chance.
 """
 
 from __future__ import annotations
@@ -98,6 +100,8 @@ class FittedModel:
     query-key pair and moved block.
 
     Attributes:
+        output_layer: of a step that samples at all.
+        late_sample: of a sample beyond the first knot, in addition.
         knots: tokens at which a new segment begins; token has one more entry than knots.
         ranges: feature → smallest and largest value measured.
         residuals: measured over modelled seconds at equidistant quantiles, from which noise is drawn.
@@ -110,6 +114,8 @@ class FittedModel:
     decode_context: Coefficient = 0.0
     prefill_context: Coefficient = 0.0
     moved_block: Coefficient = 0.0
+    output_layer: Coefficient = 0.0
+    late_sample: Coefficient = 0.0
     knots: tuple[Tokens, ...] = ()
     ranges: Mapping[str, tuple[Amount, Amount]] = field(default_factory=dict)
     residuals: tuple[Coefficient, ...] = ()
@@ -141,6 +147,10 @@ class FittedModel:
             + self.prefill_context * features.prefill_context
             + self.moved_block * features.moved_blocks
         )
+        if features.samples:
+            total += self.output_layer
+            if self.knots and features.samples > self.knots[0]:
+                total += self.late_sample * (features.samples - self.knots[0])
         if not self.knots:
             return total + self.token[0] * features.tokens
         begin = 0
@@ -174,7 +184,7 @@ class FittedModel:
             if kind != "step model" or version != VERSION:
                 raise Malformed(f"it is a {kind!r} of version {version!r}, not {VERSION}")
             for item in fields(cls):
-                if item.name not in content:
+                if item.name not in content and item.name not in _LATER:
                     raise Malformed(f"it lacks {item.name!r}")
             model = converted(content, cls)
             model.check()
@@ -203,6 +213,7 @@ class FittedModel:
 
 
 _ANY = msgspec.json.Decoder()
+_LATER = ("output_layer", "late_sample")  # that older files lack
 
 
 class NoisyModel:
@@ -245,8 +256,9 @@ EXACT = 1e-4  # error below which there is nothing to gain
 OUTLIER = 4.0  # median absolute deviations
 MAX_STALL_RATIO = 10.0  # of measured to modelled seconds, to which stalls of the machine are cut
 QUANTILES = 41  # of the residuals that noise is drawn from
-_FEATURES = ("rows", "samples", "decode_context", "prefill_context", "moved_blocks")  # of Features, beside tokens
-_TERMS = ("row", "sample", "decode_context", "prefill_context", "moved_block")  # of FittedModel, in the same order
+_FEATURES = ("samples", "rows", "decode_context", "prefill_context", "moved_blocks")  # of Features, beside tokens
+# Of FittedModel, in the order of the columns behind those of tokens.
+_TERMS = ("output_layer", "late_sample", "sample", "row", "decode_context", "prefill_context", "moved_block")
 
 
 def fit(steps: Sequence[Step]) -> FittedModel:
@@ -353,22 +365,23 @@ def _solved(table: Array, knots: tuple[int, ...]) -> Array:
 
 
 def _columns(table: Array, knots: tuple[int, ...]) -> Array:
-    """Return the factors of the coefficients: the step, tokens of each segment, and the rest as it stands."""
+    """Return the factors of the coefficients: the step, tokens of each segment, and those of _TERMS."""
     edges = [0.0, *map(float, knots), np.inf]
     segments = [np.clip(table[:, 1] - low, 0.0, high - low) for low, high in itertools.pairwise(edges)]
-    return np.column_stack([np.ones(len(table)), *segments, table[:, 2:]])
+    samples = table[:, 2]
+    late = np.maximum(samples - knots[0], 0.0) if knots else np.zeros(len(table))
+    return np.column_stack([np.ones(len(table)), *segments, samples > 0, late, table[:, 2:]])
 
 
 def _model(beta: Array, knots: tuple[int, ...]) -> FittedModel:
     step, *rest = (float(one) for one in beta)
     tokens, terms = rest[: len(knots) + 1], rest[len(knots) + 1 :]
-    row, sample, decode_context, prefill_context, moved_block = terms
-    return FittedModel(step, tuple(tokens), row, sample, decode_context, prefill_context, moved_block, knots)
+    return FittedModel(step, tuple(tokens), knots=knots, **dict(zip(_TERMS, terms, strict=True)))
 
 
 def _candidates(table: Array) -> list[int]:
-    """Return candidate knots between the measured token counts, doubling and half-way."""
-    powers = {round(base * 2**power) for base in (1, 1.5) for power in range(1, 16)}
+    """Return candidate knots between the measured token counts, four to an octave."""
+    powers = {round(base * 2**power) for base in (1, 1.25, 1.5, 1.75) for power in range(1, 16)}
     return sorted(one for one in powers if table[:, 1].min() < one < table[:, 1].max())
 
 

@@ -28,7 +28,10 @@ from inflight.simulate.steps import TimedStep
 from inflight.workload.lengths import Lognormal
 
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=None)
-_LEVELS = (64, 256, 1024, 4096)  # tokens of context
+# Tokens of context: little in all rows, then much in as many rows as there is time for. Contexts tell themselves from
+# rows only where many rows have long ones; between the levels nothing bends.
+_LEVELS = (16, 512, 4096)
+_LEVEL_SHARE = 3 / 4  # of the prompt tokens that are left, for a level's rows
 _PROMPT_ROOM = 2  # a row's prompt is this part of its positions; what it samples has the rest
 
 
@@ -54,15 +57,16 @@ class Design:
             (below, rows), context = found[-1], min(level, longest)
             if context - below < 16 or left < context - below:
                 break
-            rows = min(rows, max(1, left // 2 // (context - below)))
+            rows = min(rows, max(1, int(left * _LEVEL_SHARE) // (context - below)))
             found.append((context, rows))
             left -= rows * (context - below)
         return found
 
     def widths(self) -> list[int]:
-        """Return the widths of decode steps: doubling, half-way, and all rows."""
+        """Return the widths of decode steps: doubling, half-way, from 16 on in quarters, and all rows."""
         widest = min(self.capacity.max_rows, self.budget)
         found = {round(base * 2**power) for base in (1, 1.5) for power in range(12)} | {widest}
+        found |= {round(base * 2**power) for base in (1.25, 1.75) for power in range(4, 12)}
         return sorted(one for one in found if one <= widest)
 
     def lengths(self) -> list[int]:
