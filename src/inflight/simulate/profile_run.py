@@ -28,8 +28,8 @@ from inflight.simulate.steps import TimedStep
 from inflight.workload.lengths import Lognormal
 
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=None)
-# Tokens of context: little in all rows, then much in as many rows as there is time for. Contexts tell themselves from
-# rows only where many rows have long ones; between the levels nothing bends.
+# Tokens of context: little in all rows, then much in as many rows as there is time for. The cost of context is
+# distinguished from that of rows only where many rows have long ones; between the levels nothing bends.
 _LEVELS = (16, 512, 4096)
 _LEVEL_SHARE = 3 / 4  # of the prompt tokens that are left, for a level's rows
 _PROMPT_ROOM = 2  # a row's prompt is this part of its positions; what it samples has the rest
