@@ -376,7 +376,19 @@ def _columns(table: Array, knots: tuple[int, ...]) -> Array:
 def _model(beta: Array, knots: tuple[int, ...]) -> FittedModel:
     step, *rest = (float(one) for one in beta)
     tokens, terms = rest[: len(knots) + 1], rest[len(knots) + 1 :]
-    return FittedModel(step, tuple(tokens), knots=knots, **dict(zip(_TERMS, terms, strict=True)))
+    output_layer, late_sample, sample, row, decode_context, prefill_context, moved_block = terms
+    return FittedModel(
+        step,
+        tuple(tokens),
+        knots=knots,
+        output_layer=output_layer,
+        late_sample=late_sample,
+        sample=sample,
+        row=row,
+        decode_context=decode_context,
+        prefill_context=prefill_context,
+        moved_block=moved_block,
+    )
 
 
 def _candidates(table: Array) -> list[int]:
