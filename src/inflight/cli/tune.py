@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from inflight.cli.declared import settings_options, takes
 from inflight.cli.demand import DemandOptions, demand_of
@@ -15,10 +15,11 @@ from inflight.cli.files import check_writable
 from inflight.cli.machines import PricedMachineOptions, longest_of, machines_of
 from inflight.cli.options import config_option
 from inflight.cli.summary import show
+from inflight.cli.tune_record import RecordOptions, check_record, record_of, retuned, shadowed
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError, above_zero, at_least, check_settings, option, setting
-from inflight.metrics.slo import parse_slos, targets
+from inflight.metrics.slo import Slo, parse_slos, targets
 from inflight.metrics.summary import Summary
 from inflight.planning.demand import Demand, traffic_of, with_targets
 from inflight.planning.engine_config import EngineConfig, configuration
@@ -26,6 +27,7 @@ from inflight.planning.machine import Machine
 from inflight.planning.proposal import MAX_ROWS, Overrides
 from inflight.planning.rendering import render
 from inflight.planning.result import tune_result
+from inflight.planning.retuning_result import retune_result
 from inflight.planning.simulation import measure_on
 from inflight.planning.slos import check_slos
 from inflight.planning.steady import length, rows_at
@@ -60,21 +62,34 @@ class OutputOptions:
 
 
 @click.command("tune", cls=Verb)
-@takes(given=PricedMachineOptions, asked=DemandOptions)
+@takes(recorded=RecordOptions, given=PricedMachineOptions, asked=DemandOptions)
 @settings_options(EngineSettings, only=("max_num_seqs", "max_num_batched_tokens"), group="Settings")
 @takes(verify=VerifyOptions)
 @settings_options(EngineSettings, only=("load_format",), group="On the real engine", unset=("load_format",))
 @config_option
 @takes(output=OutputOptions)
 def command(
-    given: PricedMachineOptions, asked: DemandOptions, verify: VerifyOptions, output: OutputOptions, **values: Any
+    recorded: RecordOptions,
+    given: PricedMachineOptions,
+    asked: DemandOptions,
+    verify: VerifyOptions,
+    output: OutputOptions,
+    **values: Any,
 ) -> int:
     """Search strategy, step size, sequences, policy and preemption for the best goodput under the SLOs (--slo).
     --max-num-seqs and --max-num-batched-tokens are searched unless given.
 
+    With --record or --url the requests are those that a server answered, and the machine is the one that it ran on:
+    the present settings are simulated and compared with what was measured, and others with them.
+
     The file of --output is read by `inflight serve --config`; without --output it goes to standard output.
     """
-    if not (slos := parse_slos(asked.slo)):
+    slos = parse_slos(asked.slo)
+    check_record(recorded, given, asked)
+    if recorded.is_given:
+        check_slos(slos)
+        return _tune_record(recorded, given, slos, verify, output, values)
+    if not slos:
         raise SettingsError(
             "--slo is missing: without one all settings are equally good; give one such as --slo ttft=500(p99)."
         )
@@ -102,22 +117,53 @@ def command(
     about = render("tune", tuning=tuning, figures=figures, machine=machine, rate=demand.rate).splitlines()
     for sentence in about:
         show(sentence)
-    text = configuration(tuning.best.config.options(), about)
+    _write(configuration(tuning.best.config.options(), about), output, tune_result(tuning))
+    return 0
+
+
+def _tune_record(
+    recorded: RecordOptions,
+    given: PricedMachineOptions,
+    slos: tuple[Slo, ...],
+    verify: VerifyOptions,
+    output: OutputOptions,
+    values: dict[str, Any],
+) -> int:
+    """Tune for a record."""
+    check_writable(output.output, reads=[recorded.record])
+    _check_verify(verify, given, values["load_format"], is_record=True)
+    fixed = {name: values[name] for name in ("max_num_seqs", "max_num_batched_tokens")}
+    with record_of(recorded) as path:
+        retuning = retuned(recorded, path, slos, beyond=verify.verify > 0, **fixed)
+        shadow = None
+        if verify.verify:
+            seconds, repeats = verify.verify_seconds or VERIFY_SECONDS, verify.verify_repeats or VERIFY_REPEATS
+            shadow = shadowed(retuning, given, values["load_format"], seconds, repeats)
+    about = render("retune", retuning=retuning, shadow=shadow)
+    show(about)
+    head = render("retuned_config", retuning=retuning, shadow=shadow).splitlines()
+    _write(configuration(retuning.config.options(), head), output, retune_result(retuning, shadow))
+    return 0
+
+
+def _write(text: str, output: OutputOptions, result: Struct) -> None:
+    """Write the configuration where it is wanted, and the result as JSON."""
     if output.output is not None:
         output.output.write_text(text, encoding="utf-8")
         show(f"Written to {output.output}.")
     if output.as_json:
-        print(json_text(to_builtins(tune_result(tuning))))
+        print(json_text(to_builtins(result)))
     elif output.output is None:
         print(text, end="")
-    return 0
 
 
-def _check_verify(verify: VerifyOptions, machine: PricedMachineOptions, load_format: str | None) -> None:
-    """Raise click.UsageError for options of the real engine that have no effect."""
-    is_own = machine.step_model is not None
+def _check_verify(
+    verify: VerifyOptions, machine: PricedMachineOptions, load_format: str | None, is_record: bool = False
+) -> None:
+    """Raise click.UsageError for options of the real engine that have no effect. is_record: it is the record's."""
+    is_own = is_record or machine.step_model is not None
     if verify.verify and not is_own:
-        raise click.UsageError("--verify runs the real engine of this machine; it goes with --step-model.")
+        raise click.UsageError("--verify runs the real engine of this machine; it goes with --step-model or --record.")
     of_engine = {
         "verify_seconds": verify.verify_seconds,
         "verify_repeats": verify.verify_repeats,

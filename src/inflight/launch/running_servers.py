@@ -9,11 +9,12 @@ import http.client
 import json
 import os
 import platform
+import shutil
 import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 import msgspec
@@ -191,18 +192,41 @@ def ask(url: str, path: str, key: str | None, body: dict[str, Any] | None = None
             below = "" if url.startswith("unix:") else urlsplit(url).path.rstrip("/")  # --root-path
             connection.request("GET" if data is None else "POST", below + path, data, headers)
             answer = connection.getresponse()
-            found = json.loads(answer.read(_LARGEST_ANSWER))
+            content = answer.read(_LARGEST_ANSWER)
+            found = json.loads(content)
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise AskingError(f"The server at {url} does not answer as one of ours ({error}).") from None
     if answer.status != 200:
-        try:
-            cause = found["error"]["message"]
-        except (KeyError, TypeError):
-            cause = answer.reason
-        if answer.status == 401 and not key:
-            cause = "It wants a key; give --api-key."
+        cause = _cause(answer.status, answer.reason, content, key)
         raise AskingError(f"The server at {url} answers {answer.status}: {cause}")
     return found
+
+
+def download(url: str, path: str, key: str | None, file: BinaryIO) -> None:
+    """Write a server's answer to a GET into a file. key: an API key. Raises AskingError."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        with contextlib.closing(_connection(url)) as connection:
+            below = "" if url.startswith("unix:") else urlsplit(url).path.rstrip("/")  # --root-path
+            connection.request("GET", below + path, headers=headers)
+            answer = connection.getresponse()
+            if answer.status == 200:
+                shutil.copyfileobj(answer, file)
+                return
+            cause = _cause(answer.status, answer.reason, answer.read(_LARGEST_ANSWER), key)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise AskingError(f"The server at {url} does not answer as one of ours ({error}).") from None
+    raise AskingError(f"The server at {url} answers {answer.status}: {cause}")
+
+
+def _cause(status: int, reason: str, content: bytes, key: str | None) -> str:
+    """Return why a server refused, in its own words where it has any."""
+    if status == 401 and not key:
+        return "It wants a key; give --api-key."
+    try:
+        return str(json.loads(content)["error"]["message"])
+    except (KeyError, TypeError, ValueError):
+        return reason
 
 
 def _connection(url: str) -> http.client.HTTPConnection:

@@ -251,10 +251,17 @@ def try_out(
     meter = Meter(model or machine.model)
     offered = workload if targets is None else with_targets(workload, targets)
     run = simulate_run(machine, config, offered, meter, topology)
+    return trial_of(run, meter, slos, topology, measured)
+
+
+def trial_of(
+    run: Simulation, meter: Meter, slos: tuple[Slo, ...], topology: Topology, measured: tuple[float, float]
+) -> Trial:
+    """Measure a run. meter: the step model that it was simulated with. Others: as of `try_out`."""
     summary, read = read_off(run.observations, measured)
     busy_seconds = max(1e-12, math.fsum(one.busy for one in run.replicas))
-    times = [entry.arrival for entry in workload.entries]
-    span = max(times[-1] - times[0], 1e-9)
+    times = [one.intended for one in run.observations]
+    span = max(max(times) - min(times), 1e-9)
     pools = (part for part in (run.replicas[: run.first], run.replicas[run.first :]) if part)
     return Trial(
         rate=(len(times) - 1) / span / topology.engines,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from inflight.config.setting import SettingsError
@@ -38,6 +38,7 @@ NEARER = 0.05  # of the worst SLO, where goodput is alike
 SPAN = 10.0  # seconds of arrivals, where that is not more than four times the requests
 
 Run = Callable[[EngineConfig], Summary]
+Dimension = tuple[str, Callable[[EngineConfig], Iterator[EngineConfig]]]  # an option, and variants of settings in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +158,10 @@ class Check:
 
 
 class _Search:
-    """Trials of settings by `trial`, each run once. expected: trials in all, about."""
+    """Trials of settings by `trial`, each run once. expected: trials in all, about. trusts: whether a trial may win."""
 
-    def __init__(self, trial: Callable[[EngineConfig], Trial], progress: Progress):
-        self._trial, self._progress, self.expected = trial, progress, 1
+    def __init__(self, trial: Callable[[EngineConfig], Trial], progress: Progress, trusts: Callable[[Trial], bool]):
+        self._trial, self._progress, self.trusts, self.expected = trial, progress, trusts, 1
         self.known: dict[str, EvaluatedConfig] = {}
 
     def evaluate(self, config: EngineConfig) -> EvaluatedConfig:
@@ -206,16 +207,34 @@ def tune(
     def trial(config: EngineConfig) -> Trial:
         return try_out(machine, config, workload, slos, targets=targets(slos), measured=measured)
 
-    search = _Search(trial, progress)
-    dimensions = list(_dimensions(machine, traffic, slos, fixed))
-    search.expected = len({_key(one) for _, others in dimensions for one in others(proposal.config)})
+    tuning = search_settings(proposal.config, tuned_dimensions(machine, traffic, slos, fixed), trial, progress)
+    return tuning if check is None else _verify(tuning, check, progress)
+
+
+def search_settings(
+    start: EngineConfig,
+    dimensions: Iterable[Dimension],
+    trial: Callable[[EngineConfig], Trial],
+    progress: Progress = quiet,
+    trusts: Callable[[Trial], bool] = lambda trial: True,
+) -> Tuning:
+    """Vary one setting at a time, from `start` on, and return the best with its reasons.
+
+    Args:
+        dimensions: The settings that are varied.
+        trial: Runs settings.
+        progress: Called with a sentence about each trial.
+        trusts: Whether a trial says enough for its settings to be chosen.
+    """
+    search, varied = _Search(trial, progress, trusts), list(dimensions)
+    search.expected = len({_key(one) for _, others in varied for one in others(start)} | {_key(start)})
     began = time.monotonic()
-    start = best = search.evaluate(proposal.config)
+    first = best = search.evaluate(start)
     seconds = (time.monotonic() - began) * search.expected
     progress(f"About {search.expected} settings are tried, in about {seconds:.0f} s, each chosen by those before it.")
     for round_number in range(ROUNDS):
         before = best.config
-        for name, others in dimensions:
+        for name, others in varied:
             if name == "preemption" and not best.trial.preemptions:
                 best = replace(best, config=best.config.because(name, "the default; no sequence was preempted"))
             else:
@@ -223,18 +242,15 @@ def tune(
         if round_number and _key(best.config) == _key(before):
             break
     tried = sorted(search.known.values(), key=lambda one: one.score, reverse=True)
-    tuning = Tuning(best, tried, start)
-    return tuning if check is None else _verify(tuning, check, progress)
+    return Tuning(best, tried, first)
 
 
 # -- what is varied --------------------------------------------------------------------------------------------------
 
-_Others = Callable[[EngineConfig], Iterator[EngineConfig]]
 
-
-def _dimensions(
+def tuned_dimensions(
     machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides: Overrides
-) -> Iterator[tuple[str, _Others]]:
+) -> Iterator[Dimension]:
     """Yield each option that is not fixed, with the variants of settings in it."""
     yield "early-end-tokens", _early_ends  # before the strategies: a bad value would speak against chunked
     yield "strategy", lambda config: _strategies(config, slos, early_end(machine))
@@ -303,7 +319,7 @@ def _vary(search: _Search, best: EvaluatedConfig, name: str, others: Iterator[En
             continue
     chosen = best
     for one in found:
-        if _clearly_better(one, chosen):
+        if search.trusts(one.trial) and _clearly_better(one, chosen):
             chosen = one
     rivals = [one for one in [best, *found] if _value(one.config, name) != _value(chosen.config, name)]
     if not rivals:

@@ -80,14 +80,16 @@ def _take(record: Line, engine: EngineRun, observations: list[Observation], pref
     elif isinstance(record, RequestRecord):
         request = _ended_request(record, prefixes.add(record.request.prompt_token_ids, record.request.cache_salt))
         engine.requests.append(request)
-        observations.append(_observation(record, request, engine, together))
+        timelines = engine.rows.timelines
+        numbers = [number for number in request.sequences if number in timelines]
+        times = {number: timelines[number].token_times for number in numbers}
+        observations.append(observation_of(record, times, together))
     elif isinstance(record, RefusedRecord):
         observations.append(_refused(record))
 
 
 def _ended_request(record: RequestRecord, repeated_tokens: int) -> EndedRequest:
     samples = record.samples
-    reasons = {sample.finish.reason for sample in samples}
     return EndedRequest(
         request_id=record.request.request_id,
         sequences=tuple(sample.sequence_id for sample in samples),
@@ -97,47 +99,55 @@ def _ended_request(record: RequestRecord, repeated_tokens: int) -> EndedRequest:
         ended=record.ended,
         prompt_tokens=len(record.request.prompt_token_ids),
         output_tokens=sum(len(sample.token_ids) for sample in samples),
-        reason=next((reason for reason in _WORST_FIRST if reason in reasons), "error"),
+        reason=_worst_reason(record),
         timings=record.timings,
         outgrown=any(sample.finish.reason == "length" and sample.finish.detail is not None for sample in samples),
         repeated_tokens=repeated_tokens,
     )
 
 
-def _observation(record: RequestRecord, request: EndedRequest, engine: EngineRun, together: bool) -> Observation:
-    """Return a request's times. Tokens of all samples come at the end of the step that sampled them, or with the
-    batch."""
+def observation_of(record: RequestRecord, times: Mapping[int, Sequence[float]], together: bool) -> Observation:
+    """Return a request's observation. Tokens of all samples come at the end of the step that sampled them, or with the
+    batch.
+
+    Args:
+        times: Of the tokens of each sequence, by its number.
+        together: Whether the strategy returns a batch's answers when it ends.
+    """
     samples: list[Sequence[float]] = []
     for sample in record.samples:
-        timeline = engine.rows.timelines.get(sample.sequence_id)
         # Tokens that were sampled ahead, after its end, were dropped.
-        drawn = timeline.token_times[: len(sample.token_ids)] if timeline is not None else ()
-        samples.append([request.ended] * len(drawn) if together else drawn)
-    times = array("d", sorted(chain.from_iterable(samples)))
+        drawn = times.get(sample.sequence_id, ())[: len(sample.token_ids)]
+        samples.append([record.ended] * len(drawn) if together else drawn)
+    merged = array("d", sorted(chain.from_iterable(samples)))
     details = [sample.finish.detail for sample in record.samples if sample.finish.detail is not None]
-    outcome = _OUTCOMES[request.reason]
+    reason, request = _worst_reason(record), record.request
+    outcome = _OUTCOMES[reason]
     return Observation(
         request_id=request.request_id,
         intended=request.arrival,
         sent=record.added,
-        ended=request.ended,
+        ended=record.ended,
         outcome=outcome,
-        first_token=times[0] if times else None,
-        last_token=times[-1] if times else None,
-        token_times=times,
+        first_token=merged[0] if merged else None,
+        last_token=merged[-1] if merged else None,
+        token_times=merged,
         sample_times=samples if len(samples) > 1 else (),
-        prompt_tokens=request.prompt_tokens,
-        cached_tokens=request.timings.cached_tokens,
-        output_tokens=request.output_tokens,
+        prompt_tokens=len(request.prompt_token_ids),
+        cached_tokens=record.timings.cached_tokens,
+        output_tokens=sum(len(sample.token_ids) for sample in record.samples),
         longest_output=max((len(sample.token_ids) for sample in record.samples), default=0),
         lane=request.lane,
         tenant=request.tenant,
-        program=record.request.of_program,
-        targets=_targets(record.request.slo),
-        error=""
-        if outcome == "completed"
-        else "; ".join(details) or ("aborted" if request.reason == "abort" else "failed"),
+        program=request.of_program,
+        targets=_targets(request.slo),
+        error="" if outcome == "completed" else "; ".join(details) or ("aborted" if reason == "abort" else "failed"),
     )
+
+
+def _worst_reason(record: RequestRecord) -> str:
+    reasons = {sample.finish.reason for sample in record.samples}
+    return next((reason for reason in _WORST_FIRST if reason in reasons), "error")
 
 
 def _targets(slo: SLO) -> Targets:

@@ -21,7 +21,7 @@ from msgspec import structs
 from inflight.core.types.features import Features
 from inflight.counted import Count, Seconds, Time
 from inflight.records.checked import Malformed, converted, decoded
-from inflight.records.schema import header_of, of_kind, read_records, values_of
+from inflight.records.schema import Header, header_of, of_kind, read_records, values_of
 from inflight.simulate.fitted import (
     MIN_STEPS,
     EngineSize,
@@ -31,7 +31,7 @@ from inflight.simulate.fitted import (
     fit,
     held_out_errors,
 )
-from inflight.simulate.steps import Step, rounds, timed_steps
+from inflight.simulate.steps import Step, TimedStep, rounds, timed_steps
 
 _LOOK = 1 << 16  # bytes of a file's beginning that distinguish a record from a step model
 
@@ -48,8 +48,12 @@ def read_step_model(path: Path) -> FittedModel:
 def fitted_on_record(path: Path) -> FittedModel:
     """Fit a step model to a record. Raises StepModelError, RecordError."""
     records = list(read_records(path))
-    header = header_of(records)
-    steps = rounds(timed_steps(of_kind(records, "step")))
+    return fitted_on_steps(timed_steps(of_kind(records, "step")), header_of(records), path)
+
+
+def fitted_on_steps(timed: Sequence[TimedStep], header: Header, path: Path) -> FittedModel:
+    """Fit a step model to steps of a record, in their order. Raises StepModelError."""
+    steps = rounds(timed)
     model = fit(steps)
     fitted = replace(
         model,

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from inflight.live.frames import encode_account
 from inflight.live.page_files import PageFile, page_file, served_page
+from inflight.records.recent import find_recent
 from inflight.server.asgi import file_pieces
 from inflight.server.errors import ApiError
 from inflight.server.live.broadcaster import FeedBroadcaster
@@ -52,6 +55,12 @@ class Live:
 
 class AccountQuery(Struct):
     id: str
+
+
+class RecordQuery(Struct):
+    """last: seconds at the record's end that are wanted, behind its header; None: all."""
+
+    last: float | None = None
 
 
 def page_routes() -> Routes:
@@ -95,20 +104,20 @@ def live_routes(live: Live | None) -> Routes:
 
     @routes.get(RECORD)
     async def record(request: Request) -> Response:
-        """Stream the record up to its present end; the engine writes on meanwhile."""
+        """Stream the record up to its present end, or its last seconds; the engine writes on meanwhile."""
         check_origin(request)
         check_operator(tenant_of(request), "download records")
         if live.record is None:
             raise ApiError(404, "This server writes no record; start it with --record FILE.", code="not_found")
-        file = await asyncio.to_thread(live.record.open, "rb")
-        nbytes = os.fstat(file.fileno()).st_size
+        seconds = read_query(request, RecordQuery).last
+        pieces, nbytes = await asyncio.to_thread(_record_pieces, live.record, seconds)
         headers = {
             **HEADERS,
             "Cache-Control": "no-store",
             "Content-Length": str(nbytes),
             "Content-Disposition": f"attachment; {_file_name(live.record.name)}",
         }
-        return StreamingResponse(file_pieces(file, nbytes), media_type="application/jsonl", headers=headers)
+        return StreamingResponse(pieces, media_type="application/jsonl", headers=headers)
 
     @routes.get(ACCOUNT)
     async def account(request: Request) -> Response:
@@ -119,6 +128,19 @@ def live_routes(live: Live | None) -> Routes:
         return Response(encode_account(found), media_type="application/json", headers=headers)
 
     return routes
+
+
+def _record_pieces(path: Path, last: float | None) -> tuple[Iterator[bytes], int]:
+    """Return a record piece by piece, and its bytes. last: seconds at its end; None: all of it."""
+    file = path.open("rb")
+    if last is None:
+        nbytes = os.fstat(file.fileno()).st_size
+        return file_pieces(file, nbytes), nbytes
+    recent = find_recent(path, last)
+    header = file.read(recent.header)
+    file.seek(recent.begin)
+    nbytes = max(0, recent.end - recent.begin)
+    return chain((header,), file_pieces(file, nbytes)), len(header) + nbytes
 
 
 def _file_name(name: str) -> str:

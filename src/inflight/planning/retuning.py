@@ -1,0 +1,305 @@
+"""Retuning: better settings for the very requests that a server recorded.
+
+The recorded requests are simulated under the present settings, which must come out as they were measured, and under
+others, one setting varied at a time (`tuning`). The best of them is compared with the present ones on the whole record,
+by figures that are paired request by request, with the step model as fitted and at both ends of its error. A change is
+proposed only where its interval leaves the present settings behind, and by more than the simulation was off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from inflight.config.setting import SettingsError
+from inflight.config.speculation import OFF
+from inflight.metrics.confidence import min_samples
+from inflight.metrics.observation import Observation
+from inflight.metrics.slo import Slo, targets
+from inflight.metrics.summary import Summary
+from inflight.planning.demand import with_targets
+from inflight.planning.engine_config import TOGETHER, EngineConfig
+from inflight.planning.paired_runs import GOODPUT, Measure, PairedRuns
+from inflight.planning.proposal import Overrides
+from inflight.planning.recorded_traffic import RecordedTraffic
+from inflight.planning.rendering import sentence
+from inflight.planning.simulation import Meter, Topology, Trial, read_off, trial_of
+from inflight.planning.stages import Progress, quiet
+from inflight.planning.traffic import Traffic, analyze_traffic
+from inflight.planning.tuning import BETTER, Dimension, Tuning, search_settings, tuned_dimensions
+from inflight.simulate.simulation import Pool, Simulation, SimulationSetup, simulate
+from inflight.simulate.steps import StepModel
+from inflight.workload.workload import Workload
+
+SEARCHED = 2_000  # requests of a trial; of a longer record its busiest stretch
+MAX_OUTSIDE = 0.05  # of a trial's steps that may be larger than any that was recorded
+MAX_ERROR = 0.25  # of the simulation against the record, beyond which nothing is proposed
+VARIED = ("fcfs", "sjf", "deadline", "prefix")  # policies that may be exchanged; others are about more than latency
+SHOWN = (
+    ("goodput", GOODPUT),
+    ("TTFT p50", Measure("ttft", 0.5)),
+    ("TTFT p99", Measure("ttft", 0.99)),
+    ("TPOT p50", Measure("tpot", 0.5)),
+    ("TPOT p99", Measure("tpot", 0.99)),
+    ("E2E p50", Measure("e2e", 0.5)),
+    ("E2E p99", Measure("e2e", 0.99)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of the record, of its simulation and under the proposed settings; seconds, or requests/s for goodput.
+    low, high: the interval of proposed over present, both simulated; nan where there is none."""
+
+    name: str
+    measured: float
+    present: float
+    proposed: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """Return by how much the simulation of the present settings is off, as a share of what was measured."""
+        return self.present / self.measured - 1 if self.measured else math.inf if self.present else 0.0
+
+    @property
+    def change(self) -> float:
+        return self.proposed / self.present - 1 if self.present else math.inf if self.proposed else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retuning:
+    """The outcome.
+
+    Attributes:
+        figures: All that are shown. deciding: the one that decides.
+        reason: Why the present settings stay, as a sentence; "": the proposed ones are better.
+    """
+
+    traffic: RecordedTraffic
+    slos: tuple[Slo, ...]
+    present: EngineConfig
+    proposed: EngineConfig
+    tuning: Tuning
+    figures: tuple[Figure, ...]
+    deciding: Figure
+    reason: str
+
+    @property
+    def is_better(self) -> bool:
+        return not self.reason
+
+    @property
+    def config(self) -> EngineConfig:
+        """Return the settings to run with."""
+        return self.proposed if self.is_better else self.present
+
+    @property
+    def requests(self) -> int:
+        return len(self.traffic.measured)
+
+    @property
+    def changed(self) -> dict[str, tuple[object, object]]:
+        """Return the options that differ, with both values."""
+        before, after = self.present.options(), self.proposed.options()
+        names = [*after, *(name for name in before if name not in after)]
+        values = {name: tuple(one[name].value if name in one else None for one in (before, after)) for name in names}
+        return {name: (old, new) for name, (old, new) in values.items() if old != new}
+
+
+class SimulatedRecord:
+    """Simulates the recorded requests on the recorded engine, with other settings."""
+
+    def __init__(self, traffic: RecordedTraffic, slos: tuple[Slo, ...]):
+        self.traffic, self.slos = traffic, slos
+        self.workload, self.original = (
+            with_targets(one, targets(slos)) if slos else one for one in (traffic.workload, traffic.original)
+        )
+        self._topology = Topology(drafts=traffic.drafts)
+
+    def observations(self, config: EngineConfig, model: StepModel | None = None) -> list[Observation]:
+        """Return the observations of the measured requests."""
+        run = self._run(config, self.workload, model or self.traffic.model)
+        pairs = zip(run.observations, self.workload.entries, strict=True)
+        return [one for one, entry in pairs if self.traffic.holds(entry)]
+
+    def measured(self) -> list[Observation]:
+        """Return the recorded observations of these requests, with the same targets."""
+        pairs = zip(self.traffic.observations, self.workload.entries, strict=True)
+        return [replace(one, targets=entry.targets) for one, entry in pairs if self.traffic.holds(entry)]
+
+    def trial(self, config: EngineConfig) -> Trial:
+        """Run the busiest stretch of the record."""
+        workload, shares = self._busiest()
+        meter = Meter(self.traffic.model)
+        return trial_of(self._run(config, workload, meter), meter, self.slos, self._topology, shares)
+
+    def summary(self, config: EngineConfig, workload: Workload, shares: tuple[float, float]) -> Summary:
+        """Simulate a part of the workload. shares: of its time that are measured."""
+        return read_off(self._run(config, workload, self.traffic.model).observations, shares)[0]
+
+    def _run(self, config: EngineConfig, workload: Workload, model: StepModel) -> Simulation:
+        recorded, scheduling = self.traffic.settings, config.scheduling
+        settings = replace(
+            recorded.engine,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
+        drafts = self.traffic.drafts
+        pool = Pool(
+            structs.replace(recorded.capacity, max_rows=config.max_num_seqs),
+            settings,
+            scheduling if drafts is not None else scheduling.drafting_from(OFF),
+            lambda number: model,
+            drafts=drafts,
+            depth=recorded.depth,
+        )
+        return simulate(workload, SimulationSetup(pool))
+
+    def _busiest(self) -> tuple[Workload, tuple[float, float]]:
+        """Return the requests of a trial, and the shares of their time between which it is measured."""
+        entries, traffic = self.workload.entries, self.traffic
+        span = max(entries[-1].arrival, 1e-9)
+        if len(entries) <= SEARCHED:
+            return self.workload, (traffic.begin / span, traffic.end / span)
+        starts = range(len(entries) - SEARCHED)
+        first = min(starts, key=lambda start: entries[start + SEARCHED].arrival - entries[start].arrival)
+        taken, begin = entries[first : first + SEARCHED], entries[first].arrival
+        moved = tuple(one.moved(one.arrival - begin, None) for one in taken)
+        return replace(self.workload, entries=moved), (0.1, 1.0)
+
+
+def present_config(traffic: RecordedTraffic) -> EngineConfig:
+    """Return the settings that were in force."""
+    recorded = traffic.settings
+    return EngineConfig(
+        max_num_seqs=recorded.capacity.max_rows,
+        max_num_batched_tokens=None if recorded.scheduling.strategy in TOGETHER else recorded.token_budget,
+        scheduling=recorded.scheduling,
+        enable_prefix_caching=recorded.engine.enable_prefix_caching,
+    )
+
+
+def retune(
+    traffic: RecordedTraffic,
+    slos: tuple[Slo, ...],
+    *,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    beyond: bool = False,
+    progress: Progress = quiet,
+) -> Retuning:
+    """Find better settings for recorded requests.
+
+    Args:
+        traffic: The record.
+        slos: The limits that decide; empty where requests state their own.
+        max_num_seqs, max_num_batched_tokens: Not varied, where given.
+        beyond: Whether settings may win whose steps are larger than any that was recorded.
+        progress: Called with a sentence about each trial.
+    """
+    record, present = SimulatedRecord(traffic, slos), present_config(traffic)
+    start = replace(
+        present,
+        max_num_seqs=max_num_seqs or present.max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens or present.max_num_batched_tokens,
+    )
+    overrides = Overrides(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
+    figures_of_traffic = _traffic(traffic)
+    usual = sum(record.trial(start).outside.values())
+    tuning = search_settings(
+        start,
+        _dimensions(traffic, figures_of_traffic, slos, overrides, present),
+        record.trial,
+        progress,
+        lambda trial: beyond or sum(trial.outside.values()) <= max(MAX_OUTSIDE, usual),
+    )
+    return _judged(record, present, tuning, progress)
+
+
+def _traffic(traffic: RecordedTraffic) -> Traffic:
+    """Return the figures of the workload; shared prefixes as the server found them."""
+    found, measured = analyze_traffic(traffic.workload), traffic.measured
+    cached = sum(one.cached_tokens for one in measured) / max(1, sum(one.prompt_tokens for one in measured))
+    return replace(found, shared=cached)
+
+
+def _dimensions(
+    traffic: RecordedTraffic, figures: Traffic, slos: tuple[Slo, ...], overrides: Overrides, present: EngineConfig
+) -> Iterator[Dimension]:
+    """Yield what is varied: what the present settings have nothing against."""
+    policies = present.scheduling.policy in VARIED and not present.scheduling.lanes
+    for name, others in tuned_dimensions(traffic.machine, figures, slos, overrides):
+        if name != "policy" or policies:
+            yield name, lambda config, others=others: _possible(others(config))  # type: ignore[misc]
+
+
+def _possible(variants: Iterator[EngineConfig]) -> Iterator[EngineConfig]:
+    """Yield variants up to the first that does not go with the other settings."""
+    try:
+        yield from variants
+    except SettingsError:
+        return
+
+
+def _judged(record: SimulatedRecord, present: EngineConfig, tuning: Tuning, progress: Progress) -> Retuning:
+    traffic, proposed = record.traffic, tuning.best.config
+    models = (traffic.model, *traffic.machine.cases)
+    runs = []
+    for number, model in enumerate(models, 1):
+        progress(
+            f"The whole record, {number} of {len(models)}: the present settings and the best, at both ends of the error"
+        )
+        runs.append((record.observations(present, model), record.observations(proposed, model)))
+    measured = record.measured()
+    pairs = PairedRuns([one.intended for one in measured], *_span(traffic, measured))
+
+    def figure(name: str, measure: Measure) -> Figure:
+        first, second = runs[0]
+        ends = [pairs.ratio(after, before, measure) for before, after in runs]
+        recorded, before, after = (pairs.value(run, measure) for run in (measured, first, second))
+        return Figure(name, recorded, before, after, min(low for low, _ in ends), max(high for _, high in ends))
+
+    goodput = figure("goodput", GOODPUT)
+    slo = _nearest(record.slos, pairs, runs[0][0])
+    deciding = goodput
+    if slo is not None and abs(goodput.change) < BETTER / 2:
+        deciding = figure(slo.name, Measure(slo.metric, slo.of_requests, slo.share))
+    retuning = Retuning(
+        traffic, record.slos, present, proposed, tuning, tuple(figure(*one) for one in SHOWN), deciding, ""
+    )
+    return replace(retuning, reason=_reason(retuning, pairs, slo))
+
+
+def _span(traffic: RecordedTraffic, measured: Sequence[Observation]) -> tuple[float, float]:
+    """Return the measured time on the record's clock."""
+    origin = traffic.observations[0].intended - traffic.workload.entries[0].arrival
+    return origin + traffic.begin, origin + traffic.end
+
+
+def _nearest(slos: tuple[Slo, ...], pairs: PairedRuns, run: Sequence[Observation]) -> Slo | None:
+    """Return the SLO that is nearest to being missed, or missed most."""
+    found = [(pairs.value(run, Measure(slo.metric, slo.of_requests, slo.share)) / slo.limit, slo) for slo in slos]
+    known = [one for one in found if not math.isnan(one[0])]
+    return max(known, key=lambda one: one[0])[1] if known else None
+
+
+def _reason(retuning: Retuning, pairs: PairedRuns, slo: Slo | None) -> str:
+    """Return why the present settings stay; "" where the proposed ones are better."""
+    one, is_goodput = retuning.deciding, retuning.deciding.name == "goodput"
+    if not retuning.changed:
+        return sentence("retune_best", tried=len(retuning.tuning.tried))
+    needed = 0 if is_goodput or slo is None else min_samples(slo.of_requests)
+    if not pairs.has_interval or retuning.requests < needed:
+        return sentence("retune_few", requests=retuning.requests, needed=needed, figure=one)
+    least, gain = (one.low - 1, one.change) if is_goodput else (1 - one.high, -one.change)
+    if not least > 0:  # nan, too
+        return sentence("retune_interval", figure=one)
+    if abs(one.error) > MAX_ERROR or abs(one.error) >= gain:
+        return sentence("retune_error", figure=one)
+    return ""

@@ -1,0 +1,106 @@
+"""A retuning as typed data, whose JSON `inflight tune --record --json` prints.
+
+Times are seconds, goodput is requests/s; null where a value is not known or not finite.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+
+from inflight.metrics.confidence import Estimate
+from inflight.planning.retuning import Figure, Retuning
+from inflight.planning.shadow import Replayed, Shadow
+
+
+class FigureResult(Struct, kw_only=True, rename={"low": "ratio_from", "high": "ratio_to"}):
+    """low, high: 95 % interval of proposed over simulated."""
+
+    name: str
+    measured: float | None
+    simulated: float | None
+    proposed: float | None
+    low: float | None
+    high: float | None
+
+
+class ReplayedResult(Struct, kw_only=True):
+    """Of the replayed seconds: goodput in requests/s, each measured run by itself."""
+
+    simulated: float
+    measured: list[float]
+
+
+class ShadowResult(Struct, kw_only=True, rename={"low": "ratio_from", "high": "ratio_to"}):
+    """ratio: of measured goodput, proposed over present, with its 95 % interval."""
+
+    seconds: float
+    requests: int
+    present: ReplayedResult
+    proposed: ReplayedResult | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+
+
+class RetuneResult(Struct, kw_only=True):
+    """better: whether the proposed settings are; else why the present ones stay. settings: to run with."""
+
+    better: bool
+    reason: str
+    requests: int
+    seconds: float
+    settings: dict[str, str | int | float | bool]
+    changed: dict[str, tuple[object, object]]
+    deciding: FigureResult
+    figures: list[FigureResult]
+    notes: list[str]
+    shadow: ShadowResult | None
+
+
+def retune_result(retuning: Retuning, shadow: Shadow | None) -> RetuneResult:
+    return RetuneResult(
+        better=retuning.is_better,
+        reason=retuning.reason,
+        requests=retuning.requests,
+        seconds=retuning.traffic.seconds,
+        settings={name: one.value for name, one in retuning.config.options().items()},
+        changed=retuning.changed,
+        deciding=_figure(retuning.deciding),
+        figures=[_figure(one) for one in retuning.figures],
+        notes=list(retuning.traffic.notes),
+        shadow=None if shadow is None else _shadow(shadow),
+    )
+
+
+def _figure(one: Figure) -> FigureResult:
+    return FigureResult(
+        name=one.name,
+        measured=_finite(one.measured),
+        simulated=_finite(one.present),
+        proposed=_finite(one.proposed),
+        low=_finite(one.low),
+        high=_finite(one.high),
+    )
+
+
+def _shadow(shadow: Shadow) -> ShadowResult:
+    ratio = shadow.goodput_ratio or Estimate(math.nan, None, None, 0)
+    return ShadowResult(
+        seconds=shadow.seconds,
+        requests=shadow.requests,
+        present=_replayed(shadow.present),
+        proposed=None if shadow.proposed is None else _replayed(shadow.proposed),
+        ratio=_finite(ratio.mean),
+        low=ratio.low,
+        high=ratio.high,
+    )
+
+
+def _replayed(one: Replayed) -> ReplayedResult:
+    return ReplayedResult(simulated=one.simulated.attained_per_s, measured=[run.attained_per_s for run in one.measured])
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
