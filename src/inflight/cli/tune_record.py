@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from inflight.cli.demand import DemandOptions
 from inflight.cli.machines import PricedMachineOptions
-from inflight.cli.plan import DemandOptions
 from inflight.cli.summary import show
 from inflight.config.engine import EngineSettings, LoadFormat
 from inflight.config.setting import SettingsError, above_zero, option, setting
@@ -72,7 +72,7 @@ def record_of(asked: RecordOptions) -> Iterator[Path]:
     if asked.record is not None:
         yield asked.record
         return
-    from inflight.launch.running_servers import download
+    from inflight.launch.running_servers import AskingError, download
 
     url = str(asked.url).rstrip("/")
     if urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") or url.startswith("unix:"):
@@ -81,6 +81,8 @@ def record_of(asked: RecordOptions) -> Iterator[Path]:
         path = Path(folder) / "record.jsonl"
         with path.open("wb") as file:
             download(url, f"/live/record?last={(1 + LEAD) * (asked.last or HOUR):g}", asked.api_key, file)
+            if not file.tell():  # its first lines are written with its first answer
+                raise AskingError(f"The server at {url} has recorded no answer yet; tune when it has given some.")
         yield path
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from inflight.core.types.request import Request
 from inflight.counted import counted
 from inflight.metrics.observation import Observation, Targets
-from inflight.planning.machine import Machine, calibrated_machine
+from inflight.planning.machine import Machine, ScaledStepModel, calibrated_machine
 from inflight.records.drafts import verified
 from inflight.records.recent import find_recent, position_at
 from inflight.records.schema import (
@@ -44,6 +44,7 @@ from inflight.workload.workload import Entry, Workload
 LEAD = 0.2  # of the measured time: requests before it that are simulated too, which fill batch and cache
 MAX_TAIL = 0.1  # of it, at its end: requests there are simulated only, since others beside them had not ended
 MIN_REQUESTS = 10
+MIN_ERROR, MAX_ERROR = 0.01, 0.5  # of step times, at the ends of what is uncertain
 MAX_STEPS = 20_000  # that are fitted, in stretches over the whole time
 _STRETCHES = 40
 
@@ -131,7 +132,7 @@ def read_recorded(path: Path, seconds: float) -> RecordedTraffic:
         header,
         settings,
         model,
-        calibrated_machine(model),
+        _machine(model),
         Workload(entries, name),
         Workload(original, name),
         tuple(observation_of(one, found.times, together) for one in requests),
@@ -141,6 +142,15 @@ def read_recorded(path: Path, seconds: float) -> RecordedTraffic:
         found.refused,
         tuple(found.notes()),
     )
+
+
+def _machine(model: FittedModel) -> Machine:
+    """Return the machine of the record. Its ends are the error on left-out steps: it was measured in these very hours,
+    and no other day counts."""
+    held_out = {} if model.provenance is None else model.provenance.held_out
+    error = max(MIN_ERROR, min(MAX_ERROR, held_out.get("all", (MIN_ERROR, 0))[0]))
+    cases = (ScaledStepModel(model, 1 + error), ScaledStepModel(model, 1 - error))
+    return replace(calibrated_machine(model), cases=cases)
 
 
 @dataclass(slots=True)

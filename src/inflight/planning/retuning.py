@@ -29,13 +29,22 @@ from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Meter, Topology, Trial, read_off, trial_of
 from inflight.planning.stages import Progress, quiet
 from inflight.planning.traffic import Traffic, analyze_traffic
-from inflight.planning.tuning import BETTER, Dimension, Tuning, search_settings, tuned_dimensions
+from inflight.planning.tuning import (
+    BETTER,
+    Dimension,
+    EvaluatedConfig,
+    Tuning,
+    clearly_better,
+    search_settings,
+    tuned_dimensions,
+)
 from inflight.simulate.simulation import Pool, Simulation, SimulationSetup, simulate
 from inflight.simulate.steps import StepModel
 from inflight.workload.workload import Workload
 
-SEARCHED = 2_000  # requests of a trial; of a longer record its busiest stretch
+SEARCHED = 1_500  # requests of a trial; of a longer record its busiest stretch
 MAX_OUTSIDE = 0.05  # of a trial's steps that may be larger than any that was recorded
+ROOM = 0.5  # of an SLO's limit: where the nearest one is no nearer, and goodput is alike, nothing is to be gained
 MAX_ERROR = 0.25  # of the simulation against the record, beyond which nothing is proposed
 VARIED = ("fcfs", "sjf", "deadline", "prefix")  # policies that may be exchanged; others are about more than latency
 SHOWN = (
@@ -76,6 +85,7 @@ class Retuning:
     """The outcome.
 
     Attributes:
+        beyond: Settings that looked better still, but whose steps are larger than any that was recorded; None: none.
         figures: All that are shown. deciding: the one that decides.
         reason: Why the present settings stay, as a sentence; "": the proposed ones are better.
     """
@@ -85,6 +95,7 @@ class Retuning:
     present: EngineConfig
     proposed: EngineConfig
     tuning: Tuning
+    beyond: EvaluatedConfig | None
     figures: tuple[Figure, ...]
     deciding: Figure
     reason: str
@@ -211,15 +222,20 @@ def retune(
     )
     overrides = Overrides(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
     figures_of_traffic = _traffic(traffic)
-    usual = sum(record.trial(start).outside.values())
-    tuning = search_settings(
-        start,
-        _dimensions(traffic, figures_of_traffic, slos, overrides, present),
-        record.trial,
-        progress,
-        lambda trial: beyond or sum(trial.outside.values()) <= max(MAX_OUTSIDE, usual),
-    )
+    dimensions = _dimensions(traffic, figures_of_traffic, slos, overrides, present)
+    tuning = search_settings(start, dimensions, record.trial, progress, lambda trial: beyond or not _is_beyond(trial))
     return _judged(record, present, tuning, progress)
+
+
+def _is_beyond(trial: Trial) -> bool:
+    """Return whether a trial rests on steps that are larger than any that was recorded."""
+    return sum(trial.outside.values()) > MAX_OUTSIDE
+
+
+def _best_beyond(tuning: Tuning) -> EvaluatedConfig | None:
+    """Return the best settings that only the real engine can decide on, if they look better than the chosen ones."""
+    best = max(filter(lambda one: _is_beyond(one.trial), tuning.tried), key=lambda one: one.score, default=None)
+    return best if best is not None and clearly_better(best, tuning.best) else None
 
 
 def _traffic(traffic: RecordedTraffic) -> Traffic:
@@ -271,7 +287,15 @@ def _judged(record: SimulatedRecord, present: EngineConfig, tuning: Tuning, prog
     if slo is not None and abs(goodput.change) < BETTER / 2:
         deciding = figure(slo.name, Measure(slo.metric, slo.of_requests, slo.share))
     retuning = Retuning(
-        traffic, record.slos, present, proposed, tuning, tuple(figure(*one) for one in SHOWN), deciding, ""
+        traffic,
+        record.slos,
+        present,
+        proposed,
+        tuning,
+        None if _is_beyond(tuning.best.trial) else _best_beyond(tuning),
+        tuple(figure(*one) for one in SHOWN),
+        deciding,
+        "",
     )
     return replace(retuning, reason=_reason(retuning, pairs, slo))
 
@@ -294,6 +318,8 @@ def _reason(retuning: Retuning, pairs: PairedRuns, slo: Slo | None) -> str:
     one, is_goodput = retuning.deciding, retuning.deciding.name == "goodput"
     if not retuning.changed:
         return sentence("retune_best", tried=len(retuning.tuning.tried))
+    if not is_goodput and slo is not None and one.present <= ROOM * slo.limit:
+        return sentence("retune_room", figure=one, limit=slo.limit)
     needed = 0 if is_goodput or slo is None else min_samples(slo.of_requests)
     if not pairs.has_interval or retuning.requests < needed:
         return sentence("retune_few", requests=retuning.requests, needed=needed, figure=one)

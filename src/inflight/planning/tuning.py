@@ -319,7 +319,7 @@ def _vary(search: _Search, best: EvaluatedConfig, name: str, others: Iterator[En
             continue
     chosen = best
     for one in found:
-        if search.trusts(one.trial) and _clearly_better(one, chosen):
+        if search.trusts(one.trial) and clearly_better(one, chosen):
             chosen = one
     rivals = [one for one in [best, *found] if _value(one.config, name) != _value(chosen.config, name)]
     if not rivals:
@@ -328,7 +328,7 @@ def _vary(search: _Search, best: EvaluatedConfig, name: str, others: Iterator[En
     return replace(chosen, config=chosen.config.because(name, f"{describe(chosen.trial)}; against {against}"))
 
 
-def _clearly_better(one: EvaluatedConfig, other: EvaluatedConfig) -> bool:
+def clearly_better(one: EvaluatedConfig, other: EvaluatedConfig) -> bool:
     """Whether a change is more than noise: the incumbent stays unless the other brings something that counts."""
     (goodput, distance), (old_goodput, old_distance) = one.score, other.score
     if goodput > old_goodput * (1 + BETTER):
