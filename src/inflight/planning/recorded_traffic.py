@@ -155,7 +155,7 @@ def _machine(model: FittedModel) -> Machine:
 
 @dataclass(slots=True)
 class _Found:
-    """What a record has in the part that is read. since, last: its first and last time. times: of the tokens of each
+    """The lines of a part of a record. since, last: its first and last time. times: of the tokens of each
     sequence."""
 
     last: float

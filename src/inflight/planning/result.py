@@ -37,7 +37,7 @@ class ChangeResult(Struct):
 
 
 class LimitResult(Struct):
-    """What an SLO costs: replicas with a limit of relaxed_s in its place, and the US dollars that they save."""
+    """The cost of an SLO: replicas with a limit of relaxed_s in its place, and the US dollars that they save."""
 
     slo: str
     relaxed_s: float

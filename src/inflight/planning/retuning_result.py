@@ -26,7 +26,7 @@ class FigureResult(Struct, kw_only=True, rename={"low": "ratio_from", "high": "r
 
 
 class ReplayedResult(Struct, kw_only=True):
-    """Of the replayed seconds: goodput in requests/s, each measured run by itself."""
+    """Goodput of the replayed seconds in requests/s, each measured run by itself."""
 
     simulated: float
     measured: list[float]
