@@ -22,6 +22,7 @@ from inflight.models.known import read_model
 from inflight.planning.curve import throughput_latency_curve
 from inflight.planning.demand import Traced, fitting
 from inflight.planning.machine import Hardware
+from inflight.planning.parallelisms import machines_for
 from inflight.planning.plan import Plan, plan
 from inflight.planning.proposal import Overrides, propose
 from inflight.planning.simulation import try_out
@@ -80,7 +81,7 @@ def question(workload: Workload) -> Question:
     traffic = analyze_traffic(taken)
     demand = Traced(taken, traffic.peak_rate, longest=model.default_model_len)
     hardware = Hardware(model=model, gpu=find_gpu("l40s"), price_per_hour=1.2)
-    machines = [hardware.machine(degree, traffic.mean_context) for degree in hardware.degrees()]
+    machines = machines_for(hardware, traffic.mean_context, traffic.longest).fitting
     return Question(machines=machines, demand=demand, slos=parse_slos([SLO]))
 
 

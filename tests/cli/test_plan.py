@@ -138,7 +138,7 @@ def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: igno
         ((*LLAMA, *CHAT, "--arrivals", "ramp:1-5:60"), "--arrivals ramp:1-5:60 is no steady random process"),
         ((*LLAMA, *CHAT, "--rate", 5, "--arrivals", "poisson:5"), "both say when requests come"),
         ((*LLAMA, *CHAT, "--rate", 5, "--price", -1), "--price is -1"),
-        ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 16), "--tensor-parallel is 16, but a node has 8"),
+        ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 16), "--tensor-parallel is 16, but NVLink joins 8"),
         ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 3), "64 query heads, which 3 GPUs cannot share"),
         ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 1), "fit on none of: a100-80: weights take 141"),
         ((*LLAMA, "--input-tokens", "many", "--output-tokens", 5, "--rate", 5), "Lengths 'many' are of no known form"),

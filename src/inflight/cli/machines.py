@@ -19,8 +19,10 @@ from inflight.models.registry import family_at
 from inflight.models.spec import ModelSpec, WeightFormat
 from inflight.planning.demand import Demand, traffic_of
 from inflight.planning.device import Device, calibrated_device, device_by_data_sheet
-from inflight.planning.machine import BLOCK_SIZE, DEFAULT_ROWS, Hardware, Machine, calibrated_machine
+from inflight.planning.machine import BLOCK_SIZE, DEFAULT_ROWS, Hardware, calibrated_machine
+from inflight.planning.parallelisms import Machines, machines_for
 from inflight.simulate.hardware import Precision, find_gpu, read_hardware_file
+from inflight.simulate.parallelism import ONE_GPU, Parallelism
 from inflight.simulate.sources import read_step_model
 
 
@@ -44,7 +46,12 @@ class MachineOptions:
     step_model: Path | None = setting(
         None, "Instead of --hardware: this machine, from `inflight calibrate`.", path="present file", is_early=True
     )
-    tensor_parallel: int | None = setting(None, "GPUs of one engine.")
+    tensor_parallel: int | None = setting(None, "GPUs of one engine that share each layer's heads and matrices.")
+    data_parallel: int | None = setting(
+        None, "Groups of such GPUs in one engine, each with attention of its own sequences; of mixtures of experts."
+    )
+    expert_parallel: bool = setting(False, "Divide whole experts among the GPUs, in place of slices of each.")
+    pipeline_parallel: int | None = setting(None, "Stages of layers, each with as many GPUs as the above make.")
     weights: Literal["auto", "bf16", "fp8", "int8", "int4", "mxfp4", "nvfp4"] = setting(
         "auto", "Number format of weights; auto: that in which the model is published.", is_choice=True
     )
@@ -91,21 +98,47 @@ def longest_of(asked: MachineOptions) -> int:
     return _model(asked).default_model_len
 
 
-def machines_of(asked: PricedMachineOptions, demand: Demand, max_num_seqs: int | None) -> list[Machine]:
-    """Return the ways to run one engine: the calibrated machine, or the GPU at every possible tensor-parallel degree
-    (at that of --tensor-parallel)."""
+def machines_of(
+    asked: PricedMachineOptions, demand: Demand, max_num_seqs: int | None, served: bool = False
+) -> Machines:
+    """Return the ways to run one engine: the calibrated machine, or the GPU in every way worth comparing to divide the
+    model (in that of --tensor-parallel and its like). served: only those that this engine runs itself."""
     check_machine(asked)
     if asked.step_model is not None:
-        return [calibrated_machine(read_step_model(asked.step_model), asked.price)]
-    hardware, degree = hardware_of(asked), asked.tensor_parallel
+        return Machines([calibrated_machine(read_step_model(asked.step_model), asked.price)])
+    hardware, one = hardware_of(asked), parallelism_of(asked)
     example = hardware.gpu.price_per_hour
     if asked.price is None and example is not None:
         source = hardware.gpu.price_source
         show(f"Price: {example:g} $ per GPU and hour is an example ({source}); give yours with --price.")
     hardware = replace(hardware, price_per_hour=example if asked.price is None else asked.price)
-    degrees = hardware.degrees() if degree is None and not hardware.max_loras else (degree or 1,)
-    context, rows = traffic_of(demand).mean_context, max_num_seqs or DEFAULT_ROWS
-    return [hardware.machine(one, context, rows=rows) for one in degrees]
+    if one is not None and served and not one.is_tensor_alone:
+        raise SettingsError(
+            f"--write-config writes settings of an engine that shares a model by --tensor-parallel alone, and {one} is "
+            "asked for; leave one of them out."
+        )
+    traffic, rows = traffic_of(demand), max_num_seqs or DEFAULT_ROWS
+    if one is None and not hardware.max_loras:
+        return machines_for(hardware, traffic.mean_context, traffic.longest, rows=rows, served=served)
+    return Machines([hardware.machine(one or ONE_GPU, traffic.mean_context, rows=rows)])
+
+
+def parallelism_of(asked: MachineOptions) -> Parallelism | None:
+    """Return the parallelism that the options name; None: none does."""
+    degrees = (asked.tensor_parallel, asked.data_parallel, asked.pipeline_parallel)
+    if degrees == (None, None, None) and not asked.expert_parallel:
+        return None
+    for name, degree in zip(("--tensor-parallel", "--data-parallel", "--pipeline-parallel"), degrees, strict=True):
+        if degree is not None and degree < 1:
+            raise SettingsError(f"{name} is {degree}; give at least 1.")
+    tensor, groups, stages = (degree or 1 for degree in degrees)
+    if asked.expert_parallel and tensor * groups == 1:
+        raise SettingsError(
+            "--expert-parallel divides experts among the GPUs of a stage, which has 1; give --tensor-parallel or "
+            "--data-parallel, or leave it out."
+        )
+    expert = tensor * groups if asked.expert_parallel else 1
+    return Parallelism(tensor=tensor, expert=expert, data_attention=groups, pipeline=stages)
 
 
 def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None) -> Hardware:
@@ -135,9 +168,11 @@ def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None) -> H
         show(_of_weights(asked.weights, model.weight_format))
     EngineSettings(max_loras=asked.max_loras, max_lora_rank=asked.max_lora_rank)  # checks them
     slots, rank = asked.max_loras or 0, asked.max_lora_rank or DEFAULT_RANK
-    if slots and (degree or 1) > 1:
+    one = parallelism_of(asked) if decode is None else Parallelism(degree or 1)
+    if slots and one is not None and one.gpus > 1:
+        divided = f"{name} {degree}" if one.is_tensor_alone else f"the model is divided as {one}"
         raise SettingsError(
-            f"--max-loras is {slots}, and {name} {degree}: an engine with adapters runs on one GPU; leave one out."
+            f"--max-loras is {slots}, and {divided}: an engine with adapters runs on one GPU; leave one out."
         )
     return Hardware(model=model, gpu=gpu, weights=weights, kv=asked.kv, max_loras=slots, max_lora_rank=rank)
 
@@ -183,8 +218,8 @@ def check_machine(asked: MachineOptions) -> None:
     if asked.hardware is not None and asked.model is None:
         raise click.UsageError("Missing option '--model': a well-known name, a folder or a config.json.")
     if asked.step_model is not None:
-        of_gpu = ("hardware_file", "tensor_parallel", "max_loras", "max_lora_rank")
-        refuse(asked, of_gpu, "--hardware", "--step-model")
+        divided = ("tensor_parallel", "data_parallel", "pipeline_parallel", "expert_parallel")
+        refuse(asked, ("hardware_file", *divided, "max_loras", "max_lora_rank"), "--hardware", "--step-model")
         for name, default in (("weights", "auto"), ("kv", "bf16")):
             if getattr(asked, name) != default:
                 raise click.UsageError(f"--{name} has no effect with --step-model, which was measured; leave it out.")
@@ -193,7 +228,7 @@ def check_machine(asked: MachineOptions) -> None:
 def refuse(asked: object, names: tuple[str, ...], about: str, given: str) -> None:
     """Raise click.UsageError where one of these options is set, which are about `about`, not about `given`."""
     for name in names:
-        if getattr(asked, name) is not None:
+        if getattr(asked, name) not in (None, False):
             raise click.UsageError(f"{option(name)} is about {about} and has no effect with {given}; leave it out.")
 
 
@@ -210,12 +245,9 @@ def devices_of(
         return first, first if path is None else calibrated_device(path)
     refuse(decode, ("decode_step_model",), "--step-model", "--hardware")
     size = (EngineSettings(block_size=BLOCK_SIZE if block_size is None else block_size).block_size, max_num_seqs)
-    degree = 1 if asked.tensor_parallel is None else asked.tensor_parallel
-    first = device_by_data_sheet(hardware_of(asked), degree, *size)
-    if decode.decode_tensor_parallel is not None:
-        degree = decode.decode_tensor_parallel
-    elif decode.decode_hardware is not None:
-        degree = 1
-    else:
+    one = parallelism_of(asked) or ONE_GPU
+    first = device_by_data_sheet(hardware_of(asked), one, *size)
+    if decode.decode_tensor_parallel is None and decode.decode_hardware is None:
         return first, first
-    return first, device_by_data_sheet(hardware_of(asked, decode), degree, *size)
+    other = Parallelism(decode.decode_tensor_parallel or 1)
+    return first, device_by_data_sheet(hardware_of(asked, decode), other, *size)

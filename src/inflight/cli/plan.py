@@ -96,8 +96,10 @@ def command(
     tried = drafts.asked_about(asked.seed)
     _check_fast(layouts, depth, tried)
     names = ("strategy", "policy", "max_num_seqs", "max_num_batched_tokens")
+    machines = machines_of(machine, demand, values["max_num_seqs"], served=output.write_config is not None)
     question = Question(
-        machines=machines_of(machine, demand, values["max_num_seqs"]),
+        machines=machines.fitting,
+        discarded=machines.discarded,
         demand=demand,
         slos=slos,
         overrides=Overrides(**{name: values[name] for name in names}),

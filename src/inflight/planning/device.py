@@ -15,6 +15,7 @@ from inflight.planning.machine import DEFAULT_ROWS, Hardware, Machine
 from inflight.simulate.collectives import network_gbps
 from inflight.simulate.fitted import EngineSize, FittedModel, NoisyModel
 from inflight.simulate.hardware import ITEM_BYTES
+from inflight.simulate.parallelism import Parallelism
 from inflight.simulate.sources import known_of, read_step_model
 from inflight.simulate.steps import StepModel
 
@@ -91,11 +92,13 @@ def calibrated_device(path: Path) -> Device:
     )
 
 
-def device_by_data_sheet(hardware: Hardware, degree: int, block_size: int, max_num_seqs: int | None) -> Device:
-    """Return `degree` GPUs with their model, as the data sheet has them. Raises SettingsError where no KV block has
-    room."""
+def device_by_data_sheet(
+    hardware: Hardware, parallelism: Parallelism, block_size: int, max_num_seqs: int | None
+) -> Device:
+    """Return the GPUs of an engine with their model, as the data sheet has them. Raises SettingsError where no KV block
+    has room."""
     rows = max_num_seqs or DEFAULT_ROWS
-    machine = hardware.machine(degree, 1.0, block_size, rows)
+    machine = hardware.machine(parallelism, 1.0, block_size, rows)
     if not machine.blocks:
         raise SettingsError(_no_room(machine, rows))
     known = EngineSize(
@@ -115,7 +118,7 @@ def device_by_data_sheet(hardware: Hardware, degree: int, block_size: int, max_n
         host_bytes=machine.block_bytes / machine.block_size,
         name=machine.device,
         depth=machine.depth,
-        link_gbps=network_gbps(hardware.gpu, degree),
+        link_gbps=network_gbps(hardware.gpu, parallelism.gpus),
         layers=len(hardware.model.layers),
     )
 

@@ -19,7 +19,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import WIDEST_STEP, Machine
-from inflight.planning.proposal import BUDGETS, early_end, rows_for_decodes
+from inflight.planning.proposal import budgets_of, early_end, rows_for_decodes
 from inflight.planning.rendering import sentence
 from inflight.planning.search import find_capacity
 from inflight.planning.simulation import Pools, Tiers, Topology, Trial
@@ -153,7 +153,9 @@ def pool_configs(runner: TrialRunner, machine: Machine) -> tuple[EngineConfig, E
     """Return the settings of prefill and of decode engines."""
     rows = rows_for_decodes(machine, runner.traffic, runner.question.slos)
     scheduling = SchedulingSettings.of(strategy="chunked").ending_early(early_end(machine))
-    prefill = EngineConfig(max_num_seqs=PREFILL_ROWS, max_num_batched_tokens=BUDGETS[-1], scheduling=scheduling)
+    prefill = EngineConfig(
+        max_num_seqs=PREFILL_ROWS, max_num_batched_tokens=budgets_of(machine)[-1], scheduling=scheduling
+    )
     decode = EngineConfig(max_num_seqs=rows, max_num_batched_tokens=rows + TAILS, scheduling=scheduling)
     return prefill, decode
 

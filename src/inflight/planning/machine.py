@@ -15,14 +15,13 @@ from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
 from inflight.simulate.efficiency import Case
 from inflight.simulate.fitted import FittedModel, StepModelError
 from inflight.simulate.hardware import Gpu, Precision
-from inflight.simulate.parallelism import ONE_GPU, Parallelism, ParallelismError, as_parallelism, check_parallelism
+from inflight.simulate.parallelism import ONE_GPU, Parallelism, as_parallelism
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.sources import known_of
 from inflight.simulate.steps import StepModel
 
 BLOCK_SIZE = 16  # tokens
 VOCABULARY = 1 << 15  # of simulated prompts, whose contents mean nothing
-DEGREES = (1, 2, 4, 8)
 MIN_ERROR = 0.05  # of a calibrated model: machines differ by as much from one day to the next
 # Tokens of a step and request slots, for activations and logits before the settings are known. Nothing wider is
 # proposed: steps were measured up to here (`efficiency`), and wider ones would take memory of keys and values.
@@ -149,18 +148,6 @@ class Hardware:
             block_bytes=memory.kv_bytes_per_token * block_size * one.gpus / one.data_attention,
             copy_seconds=memory.kv_bytes_per_token * block_size / (self.gpu.host_gb_per_s * 1e9),
         )
-
-    def degrees(self) -> tuple[int, ...]:
-        """Return the tensor-parallel degrees within the links' domain that divide the heads."""
-        found = []
-        for degree in DEGREES:
-            try:
-                check_parallelism(self.model, Parallelism(degree))
-            except ParallelismError:
-                continue
-            if degree <= self.gpu.domain:
-                found.append(degree)
-        return tuple(found)
 
     def _model(self, parallelism: Parallelism, case: Case, block_size: int) -> Roofline:
         return Roofline(

@@ -93,15 +93,31 @@ class Plan:
 
     @property
     def replicas_per_node(self) -> int:
-        """Return how many replicas fit on a node, which they do not span; 0 where the machine is no GPU."""
+        """Return how many replicas fit on a node; 0 where one spans several, or the machine is no GPU."""
         gpu = getattr(self.chosen.machine.model, "gpu", None)
-        return 0 if gpu is None else max(1, gpu.node_gpus // self.chosen.machine.gpus)
+        return 0 if gpu is None else gpu.node_gpus // self.chosen.machine.gpus
+
+    @property
+    def nodes_per_replica(self) -> int:
+        """Return the nodes that one replica takes; 0 where the machine is no GPU."""
+        gpu = getattr(self.chosen.machine.model, "gpu", None)
+        return 0 if gpu is None else math.ceil(self.chosen.machine.gpus / gpu.node_gpus)
 
     @property
     def nodes(self) -> int | None:
         """Return the machines with GPUs in them; None where the machine is no GPU."""
-        each = self.replicas_per_node
-        return math.ceil(self.replicas / each) if each else None
+        each, spanned = self.replicas_per_node, self.nodes_per_replica
+        return math.ceil(self.replicas / each) if each else self.replicas * spanned or None
+
+    @property
+    def vllm_limits(self) -> str:
+        """Return vLLM's limits of each data-parallel group, and of each of the batches in a pipeline."""
+        one, config = self.chosen.machine.parallelism, self.config
+        limits = {
+            "--max-num-seqs": (config.max_num_seqs, one.data_attention),
+            "--max-num-batched-tokens": (config.max_num_batched_tokens, one.batches),
+        }
+        return " ".join(f"{name} {math.ceil(value / by)}" for name, (value, by) in limits.items() if value is not None)
 
     def ranked(self) -> list[RankedPlan]:
         """Return the plans that were found to meet the SLOs, the cheapest first."""

@@ -18,8 +18,8 @@ from inflight.planning.steady import Steady, full_step, mixed_step, prompt_secon
 from inflight.planning.traffic import Traffic
 
 KV_SHARE = 0.9  # of the KV memory that typical sequences may fill; lengths vary, and preemption wastes work
-MAX_ROWS = 1024
-BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, WIDEST_STEP)
+MAX_ROWS = 1024  # of each data-parallel group
+BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, WIDEST_STEP)  # tokens of each batch that a step consists of
 NEARLY = 0.97  # of the best rate: then the smaller step, with steadier streams
 SLACK = 0.9  # of a limit that a step may take
 PROMPT_SHARE = 0.5  # of an SLO on TTFT that a long prompt alone may take; the rest is for waiting
@@ -73,7 +73,7 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides
     elif rows == rows_limit and rows in (kv_rows, machine.state_rows):
         bound = "memory" if rows == kv_rows else "states"
     else:
-        bound = "pace" if rows == rows_limit < MAX_ROWS else "spare"
+        bound = "pace" if rows == rows_limit < _max_rows(machine) else "spare"
     step = full_step(machine.model, traffic, min(rows, steady.rows), budget)
     reasons = {
         "early-end-tokens": sentence("why_early_end", on_gpu=machine.on_gpu),
@@ -109,14 +109,23 @@ def rows_in_memory(machine: Machine, traffic: Traffic) -> int:
 def rows_for_decodes(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...]) -> int:
     """Return the sequences that may decode at once, by memory and by the SLOs on the time between tokens."""
     limit = min((slo.limit for slo in slos if slo.paces), default=math.inf)  # bounds the mean step
-    low, high = 1, MAX_ROWS
+    low, high = 1, _max_rows(machine)
     while low < high:
         middle = (low + high + 1) // 2
         if machine.model.seconds(mixed_step(traffic, middle, 0)) <= SLACK * limit:
             low = middle
         else:
             high = middle - 1
-    return min(rows_in_memory(machine, traffic), machine.state_rows or MAX_ROWS, low)
+    return min(rows_in_memory(machine, traffic), machine.state_rows or low, low)
+
+
+def _max_rows(machine: Machine) -> int:
+    return MAX_ROWS * machine.parallelism.data_attention
+
+
+def budgets_of(machine: Machine) -> tuple[int, ...]:
+    """Return the tokens of a step that are looked at, of all data-parallel groups and pipeline stages together."""
+    return tuple(budget * machine.parallelism.batches for budget in BUDGETS)
 
 
 def step_limit(slos: tuple[Slo, ...]) -> float | None:
@@ -135,15 +144,15 @@ def _budget(machine: Machine, traffic: Traffic, rows: int, slos: tuple[Slo, ...]
     if overrides.max_num_batched_tokens is not None:
         return overrides.max_num_batched_tokens
     if overrides.strategy == "continuous" or overrides.strategy in TOGETHER:
-        return max(2048, rows)
-    model, limit = machine.model, step_limit(slos)
-    served = {budget: steady_state(model, traffic, rows, budget) for budget in BUDGETS}
+        return max(2048 * machine.parallelism.batches, rows)
+    model, limit, budgets = machine.model, step_limit(slos), budgets_of(machine)
+    served = {budget: steady_state(model, traffic, rows, budget) for budget in budgets}
 
     def keeps(budget: int) -> bool:
         return limit is None or full_step(model, traffic, served[budget].rows, budget) <= SLACK * limit
 
     # Where no step keeps the limit, it is missed in any case, and the prompt decides.
-    allowed = list(filter(keeps, BUDGETS)) or list(BUDGETS)
+    allowed = list(filter(keeps, budgets)) or list(budgets)
     alone = {budget: prompt_seconds(model, traffic.input.p99 or 1.0, budget) for budget in allowed}
     ttft = min((PROMPT_SHARE * slo.limit for slo in slos if slo.metric == "ttft"), default=math.inf)
     fastest = min(alone.values())

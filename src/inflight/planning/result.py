@@ -21,6 +21,7 @@ from inflight.planning.rendering import sentence
 from inflight.planning.sensitivity import Measurement
 from inflight.planning.simulation import Trial
 from inflight.planning.tuning import EvaluatedConfig, Tuning
+from inflight.simulate.parallelism import Parallelism
 
 
 class Interval(Struct, rename={"low": "from", "high": "to"}):
@@ -72,6 +73,22 @@ class SpeculationResult(Struct):
     worth_it: bool
 
 
+class ParallelismResult(Struct):
+    """served: whether inflight itself divides a model so."""
+
+    tensor: int
+    expert: int
+    data_attention: int
+    pipeline: int
+    vllm_options: str
+    served: bool
+
+    @classmethod
+    def of(cls, one: Parallelism) -> ParallelismResult:
+        degrees = (one.tensor, one.expert, one.data_attention, one.pipeline)
+        return cls(*degrees, vllm_options=one.vllm_options, served=one.is_tensor_alone)
+
+
 class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings": "mistakes"}):
     """refined: whether more than the planned load was simulated; else there is no interval, and nothing to compare.
     undecided: SLOs that are kept, by fewer requests than decide that."""
@@ -87,6 +104,7 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     gpus: int
     nodes: int | None
     tensor_parallel: int
+    parallelism: ParallelismResult
     settings: dict[str, Resolved]
     kv_bytes_per_sequence: float | None
     kv_bytes_per_gpu: float | None
@@ -111,6 +129,7 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     speculation: SpeculationResult | None
     warnings: list[str]
     notes: list[str]
+    discarded: list[str]
 
 
 class BestResult(Struct):
@@ -154,7 +173,8 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
         replicas_interval=None if answer.is_first else (answer.replicas_low, answer.replicas_high),
         gpus=answer.gpus,
         nodes=answer.nodes,
-        tensor_parallel=machine.gpus,
+        tensor_parallel=machine.parallelism.tensor,
+        parallelism=ParallelismResult.of(machine.parallelism),
         settings=answer.config.options(),
         kv_bytes_per_sequence=None if memory is None else memory.kv_bytes_per_token * traffic.mean_context,
         kv_bytes_per_gpu=None if memory is None else memory.kv_bytes,
@@ -179,6 +199,7 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
         speculation=None if answer.speculation is None else _speculation(answer.speculation),
         warnings=list(answer.warnings),
         notes=list(traffic.notes),
+        discarded=list(answer.question.discarded),
     )
 
 

@@ -20,7 +20,7 @@ from inflight.metrics.slo import Slo
 from inflight.planning.demand import Demand, traffic_of
 from inflight.planning.engine_config import TOGETHER, EngineConfig
 from inflight.planning.machine import Machine
-from inflight.planning.proposal import BUDGETS, Overrides, Proposal, propose, rows_in_memory
+from inflight.planning.proposal import Overrides, Proposal, budgets_of, propose, rows_in_memory
 from inflight.planning.rendering import sentence
 from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulation import Tiers, Topology, Trial, try_out
@@ -86,9 +86,10 @@ class LayoutQuestion:
 class Question:
     """A deployment to size.
 
-    machines: ways to run one engine, of which one is chosen. slos may be empty: then the demand is only to be served.
-    seed: of the workloads. requests: of a trial, as `Requests` has them; None: as many as the SLOs' percentiles need.
-    drafts: to try speculation with; None: not tried. layouts: to compare; None: not compared.
+    machines: ways to run one engine, of which one is chosen. discarded: sentences on others. slos may be empty: then
+    the demand is only to be served. seed: of the workloads. requests: of a trial, as `Requests` has them; None: as many
+    as the SLOs' percentiles need. drafts: to try speculation with; None: not tried. layouts: to compare; None: not
+    compared.
     """
 
     machines: Sequence[Machine]
@@ -99,6 +100,7 @@ class Question:
     requests: tuple[int, int, int] | None = None
     drafts: SimulatedDrafts | None = None
     layouts: LayoutQuestion | None = None
+    discarded: Sequence[str] = ()
 
     @property
     def sizes(self) -> Requests:
@@ -277,7 +279,8 @@ def widen(runner: TrialRunner, candidate: Candidate) -> Candidate:
     if missed is None or met is None or budget is None or fixed or not runner.question.slos:
         return candidate
     other = budget // 2 if missed.missed and missed.missed[0][0].paces else budget * 2
-    if candidate.config.max_num_seqs <= other and BUDGETS[0] <= other <= BUDGETS[-1]:
+    budgets = budgets_of(candidate.machine)
+    if candidate.config.max_num_seqs <= other and budgets[0] <= other <= budgets[-1]:
         reason = f"steps of {budget:,} tokens, the first guess, met the SLOs up to {met.rate:.3g} requests/s only"
         config = replace(candidate.config, max_num_batched_tokens=other).because("max-num-batched-tokens", reason)
         trial = runner.run(candidate, missed.rate, config=config)

@@ -1,0 +1,120 @@
+"""The ways to divide a model that a plan compares: within a domain, and beyond it where nothing else fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from msgspec import to_builtins
+
+from inflight.core.types.features import Features
+from inflight.models.known import known_model
+from inflight.planning.demand import Drawn, traffic_of
+from inflight.planning.machine import Hardware, Machine
+from inflight.planning.parallelisms import machines_for
+from inflight.planning.plan import Plan, as_text, plan
+from inflight.planning.proposal import Overrides, budgets_of, propose
+from inflight.planning.result import plan_result
+from inflight.planning.sizing import Question
+from inflight.simulate.hardware import Precision, find_gpu
+from inflight.simulate.parallelism import Parallelism
+from inflight.workload.lengths import Fixed
+
+
+def found(model: str, gpu: str, weights: Precision = "fp8", served: bool = False) -> list[str]:
+    hardware = Hardware(model=known_model(model), gpu=find_gpu(gpu), weights=weights)
+    return [str(machine.parallelism) for machine in machines_for(hardware, 1000, 2000, served=served).fitting]
+
+
+def test_a_mixture_is_tried_with_whole_experts_and_data_parallel_attention() -> None:
+    assert found("deepseek-v3", "h200") == ["TP8", "TP8 EP8", "DP8 EP8"]
+    assert found("deepseek-v3", "h200", served=True) == ["TP8"]
+    assert "DP16 EP16" in found("deepseek-v3", "gb200", "nvfp4"), "within a rack"
+
+
+def test_a_dense_model_is_staged_over_nodes_where_none_holds_it() -> None:
+    assert found("llama-3.1-405b", "h100", "bf16") == ["TP8 PP2", "TP8 PP4", "TP8 PP8"]
+    assert found("llama-3.1-405b", "h200", "bf16") == ["TP8"]
+    assert found("llama-3-70b", "rtx-4090", "int4") == ["TP4"]
+    assert found("deepseek-v3", "h100")[-2:] == ["DP16 EP16", "DP32 EP32"]
+
+
+def test_ways_that_are_not_tried_have_a_reason() -> None:
+    qwen = Hardware(model=known_model("qwen2.5-7b"), gpu=find_gpu("l4"))
+    machines = machines_for(qwen, 1000, 2000)
+    assert [str(one.parallelism) for one in machines.fitting] == ["TP1", "TP2", "TP4"]
+    assert machines.discarded == (
+        "TP8: qwen2.5-7b has 28 query heads, which 8 GPUs cannot share evenly; give a tensor-parallel degree that "
+        "divides them.",
+    )
+    deepseek = machines_for(Hardware(model=known_model("deepseek-v3"), gpu=find_gpu("h200"), weights="fp8"), 1000, 2000)
+    assert "TP1, TP2, TP4, TP2 EP2" in deepseek.discarded[-1] and "of 150 GB per GPU" in deepseek.discarded[-1]
+    nowhere = machines_for(Hardware(model=known_model("deepseek-v3"), gpu=find_gpu("l4")), 1000, 2000)
+    assert nowhere.fitting and not nowhere.small, "the error of a plan names them"
+
+
+def test_steps_and_rows_are_those_of_all_groups() -> None:
+    traffic = traffic_of(Drawn(100.0, Fixed(1000), Fixed(200)))
+    machine = Hardware(model=known_model("deepseek-v3"), gpu=find_gpu("h200"), weights="fp8").machine(
+        Parallelism(expert=8, data_attention=8), traffic.mean_context
+    )
+    assert budgets_of(machine)[-1] == 8 * 4096
+    config = propose(machine, traffic, (), Overrides()).config
+    assert config.max_num_seqs > 256 and (config.max_num_batched_tokens or 0) > 4096
+
+
+def slow(machine: Machine) -> Machine:
+    """The machine with steps of a tenth of a second, which are quickly simulated."""
+
+    class Steps:
+        name, gpu, spec = "steps", machine.model.gpu, machine.model.spec  # type: ignore[attr-defined]
+
+        def seconds(self, features: Features) -> float:
+            return 0.1
+
+        def extrapolates(self, features: Features) -> None:
+            return None
+
+    return replace(machine, model=Steps(), cases=())
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "one", "texts"),
+    [
+        (
+            "deepseek-v3",
+            "h200",
+            Parallelism(expert=8, data_attention=8),
+            ("8 GPUs, on one node of 8", "--data-parallel-size 8 --enable-expert-parallel --max-num-seqs"),
+        ),
+        (
+            "llama-3.1-405b",
+            "h100",
+            Parallelism(8, pipeline=2),
+            ("2 nodes of 8 GPUs, 1 replica on every 2", "--tensor-parallel-size 8 --pipeline-parallel-size 2"),
+        ),
+    ],
+)
+def test_a_plan_says_which_layouts_inflight_serves_and_which_it_only_costs(
+    model: str, gpu: str, one: Parallelism, texts: tuple[str, ...]
+) -> None:
+    hardware = Hardware(model=known_model(model), gpu=find_gpu(gpu), weights="fp8", price_per_hour=2.0)
+    machine = slow(hardware.machine(one, 1000))
+    demand = Drawn(1.0, Fixed(100), Fixed(20))
+    answer = plan(
+        Question(machines=[machine], demand=demand, requests=(20, 20, 20), discarded=("TP3: odd",)), fast=True
+    )
+    assert isinstance(answer, Plan)
+    text = " ".join(as_text(answer).split())
+    assert "costed, not served: inflight itself divides a model by tensor parallelism alone" in text
+    assert all(part in text for part in texts) and "not considered: TP3: odd" in text
+    result = to_builtins(plan_result(answer))
+    assert result["parallelism"] == {
+        "tensor": one.tensor,
+        "expert": one.expert,
+        "data_attention": one.data_attention,
+        "pipeline": one.pipeline,
+        "vllm_options": one.vllm_options,
+        "served": False,
+    }
+    assert result["discarded"] == ["TP3: odd"] and result["gpus"] == one.gpus
