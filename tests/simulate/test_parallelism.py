@@ -97,7 +97,7 @@ def test_a_step_of_decodes_is_divided_evenly_and_a_lone_prompt_is_on_one_group()
     assert (one.tokens, one.rows, one.samples, one.decode_context) == (64, 64, 64, 64 * 4000)
     prompt = Features(1024, 1, 1, 0, 1024 * 512.0)
     assert busiest_batch(prompt, GROUPS, 4096).tokens == 1024
-    many = replace(prompt, tokens=8 * 1024, rows=8, samples=0, prefill_context=8 * 1024 * 512.0)
+    many = structs.replace(prompt, tokens=8 * 1024, rows=8, samples=0, prefill_context=8 * 1024 * 512.0)
     assert busiest_batch(many, GROUPS, 4096).tokens == pytest.approx(1024, abs=8)
     assert busiest_batch(many, STAGES, 4096).tokens == pytest.approx(4096, abs=8)
 

@@ -92,7 +92,7 @@ def test_larger_messages_never_take_less(gpu: str, gpus: int) -> None:
 
 
 def test_classes_are_added_and_each_has_its_own_bottleneck() -> None:
-    mixed = replace(PROMPT, decode_context=DECODES.decode_context)
+    mixed = structs.replace(PROMPT, decode_context=DECODES.decode_context)
     roofline = model()
     assert roofline.seconds(mixed) == pytest.approx(sum(cost.seconds for cost in roofline.costs(mixed)))
     assert roofline.seconds(mixed) > roofline.seconds(PROMPT)
@@ -182,7 +182,7 @@ def test_states_are_read_and_written_for_every_row() -> None:
 
 
 def test_swapped_blocks_cost_their_copy() -> None:
-    moved = replace(DECODES, moved_blocks=1000)
+    moved = structs.replace(DECODES, moved_blocks=1000)
     roofline = model()
     extra = roofline.seconds(moved) - roofline.seconds(DECODES)
     assert extra == pytest.approx(1000 * 16 * (320 * 1024 / 4) / 25e9)
@@ -191,7 +191,7 @@ def test_swapped_blocks_cost_their_copy() -> None:
 def test_it_says_what_it_rests_on_and_where_it_guesses() -> None:
     assert "not calibrated on your hardware" in model().name
     assert model().extrapolates(PROMPT) is None
-    assert "9,000" in (model().extrapolates(replace(PROMPT, tokens=9000)) or "")
+    assert "9,000" in (model().extrapolates(structs.replace(PROMPT, tokens=9000)) or "")
     assert "MB" in (model(shape="qwen2.5-0.5b", degree=1).extrapolates(PROMPT) or "")
 
 

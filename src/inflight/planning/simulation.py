@@ -127,21 +127,26 @@ class Spent(NamedTuple):
 
 
 class Meter:
-    """A step model that records its calls. It has no clock: prompt tokens computed so far, which come as requests do,
+    """A step model that records the steps that are taken. It has no clock: prompt tokens computed so far, which come as requests do,
     say how far a run is."""
 
     def __init__(self, model: StepModel):
         self.model, self.name, self.extrapolates = model, model.name, model.extrapolates
         self._costs: Callable[[Features], tuple[Cost, ...]] | None = getattr(model, "costs", None)
+        self._asked: dict[Features, tuple[float, tuple[Cost, ...]]] = {}  # steps that were asked about
         self._prompts = 0.0  # tokens of prompts so far
         self._steps: list[tuple[float, int, float, tuple[Cost, ...]]] = []  # prompt tokens so far, rows, seconds
 
     def seconds(self, features: Features) -> float:
         costs = () if self._costs is None else self._costs(features)
-        seconds = sum(cost.seconds for cost in costs) if costs else self.model.seconds(features)
-        self._prompts += features.tokens - features.samples
-        self._steps.append((self._prompts, features.rows, seconds, costs))
+        seconds = sum([cost.seconds for cost in costs]) if costs else self.model.seconds(features)
+        self._asked[features] = seconds, costs
         return seconds
+
+    def count(self, features: Features) -> None:
+        """Record a step that was asked about: others were only foreseen, and did not happen."""
+        self._prompts += features.tokens - features.samples
+        self._steps.append((self._prompts, features.rows, *self._asked[features]))
 
     def spent(self, begin: float, end: float) -> Spent:
         """Return the time of steps between two shares of the run's prompt tokens; the steps after its last prompt, in

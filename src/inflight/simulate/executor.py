@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, takewhile
+from itertools import takewhile
 
 from msgspec import structs
 
@@ -22,17 +22,22 @@ from inflight.simulate.steps import StepModel
 from inflight.simulate.transfers import TimedTransfers
 
 _TOKENS = (TOKEN,)
+FIRST_FORESEEN = 4  # steps
 LAYERS = 24  # between which a step may be suspended
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ForeseenSteps:
-    """Decodes that are known beforehand. seconds: of each. times: when each is planned, and when the last one is
-    committed; of steps that are planned behind one in flight, when that one, or the step before it, is."""
+    """Decodes that are known beforehand, as far as they are foreseen. seconds: of each. times: when each is planned, and
+    when the last one is committed; of steps that are planned behind one in flight, when the step before it is."""
 
     decodes: AlikeSteps
     times: list[float]
     seconds: list[float]
+
+    @property
+    def complete(self) -> bool:
+        return len(self.seconds) == self.decodes.steps
 
 
 class _OmittedStep(Done):
@@ -78,6 +83,7 @@ class SimulatedExecutor(StepSuspender):
         self._copy_seconds = copy_seconds
         self.capacity = capacity
         self._model, self._drafts = model, drafts
+        self._count: Callable[[Features], None] | None = getattr(model, "count", None)
         self.extrapolated: dict[str, int] = {}  # sentence of the first step → steps outside of the model's ranges
         self.busy = 0.0  # seconds of steps
         self.steps = 0
@@ -89,6 +95,8 @@ class SimulatedExecutor(StepSuspender):
         seconds = self._model.seconds(features)
         self.busy += seconds
         self.steps += 1
+        if self._count is not None:
+            self._count(features)
         if (sentence := self._model.extrapolates(features)) is not None:
             self._count_extrapolated(sentence)
         return seconds
@@ -98,17 +106,31 @@ class SimulatedExecutor(StepSuspender):
         self.extrapolated[first] = self.extrapolated.get(first, 0) + 1
 
     def foresee(self, coming: AlikeSteps, now: float) -> ForeseenSteps | None:
-        """Return the times of these steps if they are computed from now on; none is counted yet. None where the step in
-        flight cannot stand for them."""
+        """Foresee the first of these steps, if they are computed from now on; none is counted yet.
+
+        Returns:
+            None where the step in flight cannot stand for them.
+        """
         if coming.behind and self._last is None:
             return None
-        rows, seconds_of = coming.rows, self._model.seconds
-        contexts = range(coming.context, coming.context + coming.steps * rows, rows)
-        seconds = [seconds_of(Features(rows, rows, rows, context, 0.0)) for context in contexts]
-        rounds = seconds
-        if coming.behind and self._last is not None:
-            rounds = [self._last.result().seconds, *seconds[:-1]]
-        return ForeseenSteps(coming, list(accumulate(rounds, initial=now)), seconds)
+        foreseen = ForeseenSteps(coming, [now], [])
+        self.foresee_more(foreseen)
+        return foreseen
+
+    def foresee_more(self, foreseen: ForeseenSteps) -> None:
+        """Foresee as many steps again: each costs something, and a request that comes makes the others useless."""
+        decodes, times, known = foreseen.decodes, foreseen.times, len(foreseen.seconds)
+        rows, seconds_of = decodes.rows, self._model.seconds
+        steps = min(decodes.steps, max(FIRST_FORESEEN, 2 * known))
+        contexts = range(decodes.context + known * rows, decodes.context + steps * rows, rows)
+        foreseen.seconds += [seconds_of(Features(rows, rows, rows, context, 0.0)) for context in contexts]
+        rounds = foreseen.seconds
+        if decodes.behind and self._last is not None:
+            rounds = [self._last.result().seconds, *rounds]
+        now = times[-1]
+        for each in rounds[known:steps]:  # added one by one, to the bit as if each had been taken alone
+            now += each
+            times.append(now)
 
     def compute(self, foreseen: ForeseenSteps, steps: int) -> None:
         """Count the first so many foreseen steps; the others do not happen, since their batches change."""
@@ -116,7 +138,10 @@ class SimulatedExecutor(StepSuspender):
         busy = self.busy
         for index in range(steps):  # added in the order of steps, to the bit as if each had been taken alone
             busy += foreseen.seconds[index]
-            if (sentence := extrapolates(Features(rows, rows, rows, context, 0.0))) is not None:
+            features = Features(rows, rows, rows, context, 0.0)
+            if self._count is not None:
+                self._count(features)
+            if (sentence := extrapolates(features)) is not None:
                 self._count_extrapolated(sentence)
             context += rows
         self.busy = busy
@@ -168,10 +193,10 @@ class SimulatedExecutor(StepSuspender):
         """Count a step with copies. A plan of transfers alone computes nothing; asynchronous copies take no time."""
         copies = 0.0
         if self.capacity.asynchronous_transfers:
-            features = replace(features, moved_blocks=0)
+            features = structs.replace(features, moved_blocks=0)
         elif self._copy_seconds is not None:
             copies = self._copy_seconds * features.moved_blocks
-            features = replace(features, moved_blocks=0)
+            features = structs.replace(features, moved_blocks=0)
         self.busy += copies
         if features.rows or features.moved_blocks:
             return copies + self.take_step(features)

@@ -25,6 +25,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from inflight.config.engine import default_depth
 from inflight.core.types.features import Features
@@ -204,7 +205,7 @@ class FittedModel:
             raise Malformed("its knots do not rise")
         if not self.step + sum(self.token) > 0:
             raise Malformed("its steps take no time")
-        unknown = set(self.ranges) - {item.name for item in fields(Features)}
+        unknown = set(self.ranges) - {item.name for item in structs.fields(Features)}
         if unknown:
             raise Malformed(f"it has a range of {min(unknown)!r}, which no step has")
         settings = {} if self.provenance is None else self.provenance.settings
@@ -300,7 +301,9 @@ def normalized(model: FittedModel, *rounds: Sequence[Step]) -> FittedModel:
 
 def ranges(steps: Sequence[Step]) -> dict[str, tuple[float, float]]:
     """Return the smallest and the largest value of every feature."""
-    values = {item.name: [float(getattr(one.features, item.name)) for one in steps] for item in fields(Features)}
+    values = {
+        item.name: [float(getattr(one.features, item.name)) for one in steps] for item in structs.fields(Features)
+    }
     return {name: (min(every), max(every)) for name, every in values.items()}
 
 

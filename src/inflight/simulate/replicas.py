@@ -103,7 +103,10 @@ class Replica:
         """Take the next step and return its events, whose time is `now` afterwards; none of foreseen steps, where the
         engine must wait, and of a step that was suspended. until: when the next request comes."""
         if self._foreseen is not None:
-            self._take_foreseen(len(self._foreseen.seconds))
+            if self._foreseen.complete:
+                self._take_foreseen(len(self._foreseen.seconds))
+            else:
+                self._executor.foresee_more(self._foreseen)
             return []
         if self._wake is not None:
             self._loop.clock.wait_until(self._wake)

@@ -9,8 +9,9 @@ gathering of several GPUs' logits and sampling are not counted. Kernels reach a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct, structs
 
 from inflight.core.types.features import Features
 from inflight.models.arithmetic import matrix_parameters, table_parameters
@@ -42,8 +43,7 @@ Bound = Literal["compute", "bandwidth", "link", "launch"]
 KINDS = ("linear", "prefill attention", "decode attention", "logits head", "all-reduce", "launch")
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True, gc=False):
     """Seconds of one class of work in a step, and its bottleneck."""
 
     kind: str
@@ -116,7 +116,7 @@ class Roofline:
         stage_tokens = features.tokens / self.parallelism.pipeline
         features = busiest_batch(features, self.parallelism, MAX_MEASURED_TOKENS)
         if not features.prefill_context and (padded := self._engine.padded(features.tokens)) != features.tokens:
-            features = replace(features, tokens=padded)
+            features = structs.replace(features, tokens=padded)
         stage_tokens = max(stage_tokens, features.tokens)
         work = (
             self._linear(features, stage_tokens),

@@ -94,7 +94,7 @@ def rounds(timed: Sequence[TimedStep]) -> list[Step]:
 
 
 class StepModel(Protocol):
-    """Says how long a step takes."""
+    """Says how long a step takes. One that has a method `count` is called with each step that is computed."""
 
     @property
     def name(self) -> str:

@@ -11,10 +11,9 @@ Transfer time is a line over the number of blocks, fitted the same way for each 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from operator import mul
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from inflight.core.types.features import Features
 
@@ -74,7 +73,9 @@ class LatencyModel:
     def max_extra_decodes(self, features: Features, seconds: float) -> int:
         """Return how many decodes may be added to a step that is to take so long at most."""
         taken = self.seconds(features)
-        grown = replace(features, tokens=features.tokens + 1, rows=features.rows + 1, samples=features.samples + 1)
+        grown = structs.replace(
+            features, tokens=features.tokens + 1, rows=features.rows + 1, samples=features.samples + 1
+        )
         each = max(self.seconds(grown) - taken, 1e-9)
         return max(0, int((seconds - taken) / each))
 

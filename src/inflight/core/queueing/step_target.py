@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from typing import Literal
+
+from msgspec import structs
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.types.features import Features, features
@@ -70,6 +71,6 @@ class StepTarget:
         if prompt <= (1.0 if begun else EVEN_PART) * budget or prompt + others > 2 * budget or not self._latency.ready:
             return budget
         step = features(BatchPlan(0, tuple(decodes)))
-        full = replace(step, tokens=step.tokens + budget)
+        full = structs.replace(step, tokens=step.tokens + budget)
         is_cheap = self._latency.seconds(step) <= MAX_SETUP * self._latency.seconds(full)
         return math.ceil(prompt / 2) if step.tokens and is_cheap else budget

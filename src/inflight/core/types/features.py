@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.core.types.plan import HOST, BatchPlan
 from inflight.counted import Amount, Count
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(Struct, frozen=True, gc=False):
     """Size of a step."""
 
     tokens: Count  # token slots computed, padding included
