@@ -127,8 +127,8 @@ class Spent(NamedTuple):
 
 
 class Meter:
-    """A step model that records the steps that are taken. It has no clock: prompt tokens computed so far, which come as requests do,
-    say how far a run is."""
+    """A step model that records the steps that are taken. It has no clock: prompt tokens computed so far, which come as
+    requests do, say how far a run is."""
 
     def __init__(self, model: StepModel):
         self.model, self.name, self.extrapolates = model, model.name, model.extrapolates

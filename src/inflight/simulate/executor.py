@@ -28,8 +28,8 @@ LAYERS = 24  # between which a step may be suspended
 
 @dataclass(slots=True)
 class ForeseenSteps:
-    """Decodes that are known beforehand, as far as they are foreseen. seconds: of each. times: when each is planned, and
-    when the last one is committed; of steps that are planned behind one in flight, when the step before it is."""
+    """Decodes that are known beforehand, as far as they are foreseen. seconds: of each. times: when each is planned,
+    and when the last one is committed; of steps that are planned behind one in flight, when the step before it is."""
 
     decodes: AlikeSteps
     times: list[float]
