@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from msgspec import structs
 
 from inflight.core.types.features import Features
 from inflight.simulate.fitted import (
@@ -104,7 +105,7 @@ def test_the_output_layer_is_read_once_and_changes_kernels_with_the_others() -> 
     assert model.output_layer == pytest.approx(0.007, rel=0.02) and model.late_sample == pytest.approx(5e-4, rel=0.1)
     assert errors_of(model, steps(true, number=50))["all"][0] < 0.01
     chunk = Features(8, 1, 0, 0, 32.0)
-    assert true.seconds(replace(chunk, samples=1)) - true.seconds(chunk) == pytest.approx(0.0071)
+    assert true.seconds(structs.replace(chunk, samples=1)) - true.seconds(chunk) == pytest.approx(0.0071)
     assert true.seconds(Features(30, 30, 30, 30, 0.0)) == pytest.approx(0.01 + 24e-4 + 6 * 2.5e-3 + 0.007 + 30e-4)
 
 
