@@ -34,9 +34,7 @@ def bottleneck(candidate: Candidate, trial: Trial, traffic: Traffic) -> Bottlene
     steps are shorter, and reading weights takes more of them."""
     missed = candidate.capacity.missed
     limit = missed or candidate.capacity.met or trial
-    shares: dict[str, float] = {}
-    for (_, bound), share in limit.spent.by_kind.items():
-        shares[bound] = shares.get(bound, 0.0) + share
+    shares = limit.spent.by_bound
     kv_rows = candidate.machine.sequences(traffic.mean_context)
     rows = max(one.spent.rows for one in (trial, missed) if one is not None)
     memory = candidate.machine.memory

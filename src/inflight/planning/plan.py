@@ -13,6 +13,7 @@ from inflight.metrics.slo import METRICS, Slo
 from inflight.planning import outlook, sizing
 from inflight.planning.bottleneck import Bottleneck, bottleneck
 from inflight.planning.demand import traffic_of
+from inflight.planning.energy import Energy, energy_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.layouts import LayoutOutlook
 from inflight.planning.limits import LimitCost
@@ -108,6 +109,12 @@ class Plan:
         """Return the machines with GPUs in them; None where the machine is no GPU."""
         each, spanned = self.replicas_per_node, self.nodes_per_replica
         return math.ceil(self.replicas / each) if each else self.replicas * spanned or None
+
+    @property
+    def energy(self) -> Energy | None:
+        """Return the energy at the planned load; None where the power of the boards is not known."""
+        trial, tokens = self.trial, self.question.demand.rate * self.traffic.output_mean
+        return energy_of(self.chosen.machine, trial.spent.by_bound, trial.busy[0], self.gpus, tokens)
 
     @property
     def vllm_limits(self) -> str:

@@ -12,6 +12,7 @@ from inflight.config.setting import Resolved
 from inflight.metrics.slo import METRICS
 from inflight.planning.bottleneck import Bottleneck
 from inflight.planning.demand import Demand
+from inflight.planning.energy import Energy
 from inflight.planning.layouts import LayoutsResult, layouts_result
 from inflight.planning.limits import LimitCost
 from inflight.planning.outlook import SpeculationOutlook, StrategyNeed
@@ -119,6 +120,7 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     latency_s: dict[str, dict[str, Interval]]
     bottleneck: Bottleneck
     cost: Cost | None
+    energy: Energy | None
     changes: list[ChangeResult]
     limits: list[LimitResult]
     measurements: list[Measurement]
@@ -189,6 +191,7 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
         latency_s={name: _latency(answer, name) for name in METRICS},
         bottleneck=answer.bottleneck,
         cost=answer.cost,
+        energy=answer.energy,
         changes=[ChangeResult(one.name, one.trial.met, one.replicas, _values(one.trial)) for one in answer.changes],
         limits=[_limit(one, machine.price_per_hour) for one in answer.limits],
         measurements=list(answer.measurements),

@@ -125,6 +125,14 @@ class Spent(NamedTuple):
     step_seconds: float
     by_kind: Mapping[tuple[str, str], float]
 
+    @property
+    def by_bound(self) -> dict[str, float]:
+        """Return the shares of the time by bottleneck; empty where the step model does not separate them."""
+        shares: dict[str, float] = {}
+        for (_, bound), share in self.by_kind.items():
+            shares[bound] = shares.get(bound, 0.0) + share
+        return shares
+
 
 class Meter:
     """A step model that records the steps that are taken. It has no clock: prompt tokens computed so far, which come as
