@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.published.comparison import errors_of, summary
+from benchmarks.published.comparison import errors_of, groups, summary
 from benchmarks.published.lengths import lengths_of
 from benchmarks.published.measurements import Figures, Measurement, read_measurements
 from benchmarks.published.prediction import Prediction, predict, simulated, step_model
@@ -68,6 +68,23 @@ def test_a_held_out_run_comes_out_within_a_fifth() -> None:
 
 def test_a_model_that_does_not_fit_has_no_figures() -> None:
     assert simulated(replace(run("qwen3-32b bf16, a100-80, vllm 0.11.0, 32000"), memory_share=0.8)) == Figures()
+
+
+def test_streams_of_a_steady_loop_fall_out_of_step() -> None:
+    """Five streams of equal requests that begin together wait for each other's prompts; later they hardly do."""
+    steady = run("tensorrt-llm nim-1.8.0, 5000/500, 5 streams")
+    together = replace(steady, steady=False)
+    assert steady.warm_up_requests == 5 and not together.warm_up_requests
+    assert len(steady.workload.entries) == steady.requests + 5
+    assert simulated(steady).ttft_ms < 0.6 * simulated(together).ttft_ms  # type: ignore[operator]
+
+
+def test_groups_have_the_errors_of_each_engine_gpu_and_kind_of_model() -> None:
+    one = run("qwen3-8b bf16, h100, vllm 0.11.0 async, 128/1024, 32 at")
+    predicted = Prediction(Figures(1.2 * 3910), Figures(1.0), Figures(1e6))
+    table = groups([one], {one.name: predicted})
+    for name in ("engine vllm async", "GPU h100", "model dense, bf16"):
+        assert f"| {name} | held out | 1 | 20% | 20% |  |  | 100% |" in table
 
 
 def test_errors_are_of_runs_that_have_the_figure() -> None:

@@ -10,22 +10,26 @@ import argparse
 import math
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from benchmarks.published.comparison import details, summary
+from benchmarks.published.comparison import details, groups, summary
 from benchmarks.published.measurements import Measurement, read_measurements
 from benchmarks.published.prediction import Prediction, predict
 from benchmarks.published.rival import ask_rival, read_rival
 from benchmarks.results import write_section
 
 
-def predicted(measurements: Sequence[Measurement], seconds: float) -> dict[str, Prediction]:
+def predicted(measurements: Sequence[Measurement], seconds: float, processes: int = 1) -> dict[str, Prediction]:
     """Return the predictions by name, of the runs with the fewest output tokens first, as far as the time goes."""
     until, found = time.monotonic() + seconds, {}
-    for one in sorted(measurements, key=lambda one: (bool(one.doubt), one.requests * one.output)):
-        if time.monotonic() > until:
-            break
-        found[one.name] = predict(one)
+    ordered = sorted(measurements, key=lambda one: (bool(one.doubt), one.requests * one.output))
+    with ProcessPoolExecutor(processes) as pool:
+        for first in range(0, len(ordered), processes):
+            if time.monotonic() > until:
+                break
+            some = ordered[first : first + processes]
+            found.update(zip((one.name for one in some), pool.map(predict, some), strict=True))
     return found
 
 
@@ -36,11 +40,12 @@ def main() -> None:
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="runs whose name or source has this in it")
     parser.add_argument("--seconds", type=float, default=math.inf, help="after which no other run is simulated")
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     chosen = [one for one in read_measurements() if arguments.only in f"{one.source} {one.name}"]
     rival = read_rival() if arguments.aisimulate is None else ask_rival(arguments.aisimulate, chosen)
-    ours = predicted(chosen, arguments.seconds)
+    ours = predicted(chosen, arguments.seconds, arguments.processes)
     believed = [one for one in chosen if not one.doubt]
     held_out = sum(one.held_out for one in believed)
     about = (
@@ -53,7 +58,8 @@ def main() -> None:
         about += f"{len(ours)} of {len(chosen)} runs were simulated, the shortest first. "
     if rival.version:
         about += f"AISimulate is {rival.version} (asked {rival.date}); it refuses {len(rival.refused)} runs."
-    body = f"{about}\n\n{summary(believed, ours, rival.figures)}\n\n{details(chosen, ours, rival.figures)}"
+    tables = f"{summary(believed, ours, rival.figures)}\n\n{groups(believed, ours)}"
+    body = f"{about}\n\n{tables}\n\n{details(chosen, ours, rival.figures)}"
     print(body)
     if arguments.write:
         limit = "" if math.isinf(arguments.seconds) else f" --seconds {arguments.seconds:g}"

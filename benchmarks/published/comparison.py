@@ -76,6 +76,38 @@ def summary(measurements: Sequence[Measurement], ours: Mapping[str, Prediction],
     return table(head, [row + [""] * (len(head) - len(row)) for row in rows])
 
 
+def groups(measurements: Sequence[Measurement], ours: Mapping[str, Prediction]) -> str:
+    """Return the table of our errors by engine, GPU and kind of model, of each half."""
+    typical = {name: one.figures for name, one in ours.items()}
+    rows: list[list[object]] = []
+    for title, of in (("engine", _engine), ("GPU", _gpu), ("model", _kind)):
+        for name in sorted({of(one) for one in measurements}):
+            for half, held_out in (("fitted", False), ("held out", True)):
+                chosen = [one for one in measurements if one.held_out == held_out and of(one) == name]
+                found = [errors_of(chosen, typical, figure, ours) for figure in FIGURES]
+                if found[0].runs or found[-1].runs:
+                    rows.append([f"{title} {name}", half, found[0].runs, _share(found[0].p90)])
+                    rows[-1] += [_share(one.median) for one in found] + [_share(found[0].within)]
+    head = ["group", "half", "runs", "p90 of tokens/s"]
+    head += [*(f"median {TITLES[one]}" for one in FIGURES), "in the interval"]
+    return table(head, rows)
+
+
+def _engine(one: Measurement) -> str:
+    return f"{one.engine.name} async" if one.engine.asynchronous else one.engine.name
+
+
+def _gpu(one: Measurement) -> str:
+    return one.gpu_name
+
+
+def _kind(one: Measurement) -> str:
+    layers = one.spec.layers
+    experts = any(layer.mlp.experts for layer in layers)
+    recurrent = any(layer.mixer.recurrent_state(one.spec.hidden_size) for layer in layers)
+    return f"{'experts' if experts else 'dense'}{', recurrent' if recurrent else ''}, {one.weights}"
+
+
 def details(measurements: Sequence[Measurement], ours: Mapping[str, Prediction], rival: Mapping[str, Figures]) -> str:
     """Return a table for each source, held out ones last, with every run: published, predicted by us and by the
     rival."""

@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from benchmarks.published.measurements import ALL_AT_ONCE, Measurement, read_measurements
+from benchmarks.published.measurements import ALL_AT_ONCE, FIGURES, Measurement, read_measurements
 from benchmarks.published.prediction import costs_name, costs_of, simulated, step_model
 from inflight.core.types.features import Features
 from inflight.simulate import efficiency, engine_costs
@@ -29,41 +29,45 @@ from inflight.simulate.steps import StepModel
 
 Key = tuple[str, str]  # table, parameter
 # What is known of a parameter without these runs, and how far its logarithm may be off, as a standard deviation. Shares
-# that were measured kernel by kernel hardly move.
+# that were measured kernel by kernel hardly move; efficiency.toml names the sources.
 _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("a100", "linear-compute"): (0.71, 0.04),
     ("a100", "linear-memory"): (0.8, 0.04),
-    ("a100", "expert-widened"): (0.9, 0.2),
+    ("a100", "expert-compute"): (0.43, 0.12),
+    ("a100", "expert-widened"): (1.15, 0.15),
     ("a100", "sinks"): (0.3, 0.5),
-    ("a100", "prefill-compute"): (0.5, 0.3),
-    ("a100", "decode-memory"): (0.75, 0.15),
+    ("a100", "prefill-compute"): (0.5, 0.15),
+    ("a100", "decode-memory"): (0.7, 0.1),
     ("h100", "linear-compute"): (0.67, 0.04),
     ("h100", "linear-memory"): (0.86, 0.04),
-    ("h100", "expert-widened"): (0.5, 0.4),
-    ("h100", "prefill-compute"): (0.5, 0.3),
-    ("h100", "decode-memory"): (0.75, 0.15),
-    ("else", "fp8-compute"): (0.85, 0.15),
+    ("h100", "expert-compute"): (0.68, 0.12),
+    ("h100", "expert-memory"): (1.15, 0.12),
+    ("h100", "expert-fp8"): (0.53, 0.15),
+    ("h100", "expert-widened"): (0.77, 0.2),
+    ("h100", "prefill-compute"): (0.61, 0.12),
+    ("h100", "decode-memory"): (0.9, 0.08),
+    ("else", "fp8-compute"): (0.88, 0.1),
+    ("else", "fp8-launch"): (25e-6, 0.3),
     ("else", "widened-compute"): (0.8, 0.2),
-    ("else", "expert-compute"): (0.55, 0.3),
-    ("else", "expert-memory"): (0.6, 0.3),
-    ("else", "expert-fp8"): (0.45, 0.4),
+    ("else", "expert-memory"): (1.05, 0.12),
     ("else", "mixed-decode"): (0.7, 0.3),
-    ("else", "all-reduce"): (1, 0.4),
-    ("else", "expert-launch"): (8e-05, 0.5),
+    ("else", "all-reduce"): (1, 0.1),
+    ("else", "expert-launch"): (40e-6, 0.3),
     ("vllm-sync", "step"): (0.00067, 0.7),
     ("vllm-sync", "row"): (1.67e-05, 0.5),
-    ("vllm-sync", "kernels"): (1, 0.1),
+    ("vllm-sync", "kernels"): (1, 0.03),
     ("vllm", "step"): (0.0003, 0.7),
-    ("vllm", "kernels"): (1, 0.1),
+    ("vllm", "kernels"): (1, 0.03),
     ("tensorrt-llm", "step"): (0.0005, 0.7),
-    ("tensorrt-llm", "kernels"): (0.9, 0.1),
+    ("tensorrt-llm", "kernels"): (0.95, 0.1),
 }
-_UNBOUNDED = ("all-reduce", "kernels")  # factors; all others are shares, or far below a second
+_UNBOUNDED = ("all-reduce", "kernels", "expert-memory", "expert-widened")  # all others are at most 1
 # Of a run with more requests the first are simulated, at least so many, and as many as have so many tokens of prompts;
 # the published time is shared out among all.
 _REQUESTS, _TOKENS = 24, 500_000
 _NOISE = 0.10  # of the logarithm of a published time
 _MOVES = 6
+_MOVES_LEFT_OUT = 2  # from the parameters of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ def work_of(measurement: Measurement) -> Work | None:
         recorders.append(Recorder(model))
         return recorders[-1]
 
+    measurement = replace(measurement, steady=False)
     tokens = sum(entry.output_tokens for entry in measurement.workload.entries)
     fewer = replace(measurement, requests=min(measurement.requests, max(_REQUESTS, _TOKENS // measurement.prompt)))
     figures = simulated(fewer, recorded, fast_forward=measurement.concurrency == ALL_AT_ONCE)
@@ -200,26 +205,65 @@ def _with(text: str, table: str, key: str, value: str) -> str:
     return text[: found.end()] + body + bracket + rest
 
 
-def fitted(works: Sequence[Work]) -> dict[Key, float]:
-    """Return the parameters that fit these runs."""
-    parameters = {key: value for key, (value, _) in _PRIORS.items()}
-    for _ in range(_MOVES):
+def fitted(works: Sequence[Work], start: Mapping[Key, float] | None = None, moves: int = _MOVES) -> dict[Key, float]:
+    """Return the parameters that fit these runs, after so many moves from `start`; None: from the priors."""
+    parameters = {key: value for key, (value, _) in _PRIORS.items()} if start is None else dict(start)
+    for _ in range(moves):
         parameters = move(works, parameters)
     return parameters
 
 
-def spreads(works: Sequence[Work]) -> dict[str, tuple[float, float]]:
-    """Return by kind of model between which factors a step's published time lies beside the modelled one in four of
-    five runs, where its source was left out of the fit."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for source in {work.measurement.source for work in works}:
+def spreads(works: Sequence[Work], parameters: Mapping[Key, float]) -> dict[str, tuple[float, float]]:
+    """Return by kind of model between which factors published times lie beside predicted ones in four of five runs.
+
+    Times are those of all three figures. Each source is predicted from a fit without it; as "unmeasured", from the
+    figures of GPUs of which nothing is known.
+    """
+    found: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for source in sorted({work.measurement.source for work in works}):
         others = [work for work in works if work.measurement.source != source]
-        parameters = fitted(others)
+        left_out = fitted(others, parameters, _MOVES_LEFT_OUT)
         for work in works:
-            if work.measurement.source == source:
-                mixture = any(layer.mlp.experts for layer in work.measurement.spec.layers)
-                found["experts" if mixture else "dense"].append(math.exp(-work.error(parameters)))
-    return {kind: tuple(np.quantile(ratios, (0.1, 0.9))) for kind, ratios in found.items()}
+            if (one := work.measurement).source == source:
+                mixture = any(layer.mlp.experts for layer in one.spec.layers)
+                found["experts" if mixture else "dense"] += [(source, ratio) for ratio in _ratios(one, left_out)]
+                found["unmeasured"].append((source, math.exp(-work.error(_of_all_gpus(parameters)))))
+    return {kind: _ends(ratios) for kind, ratios in found.items()}
+
+
+def _of_all_gpus(parameters: Mapping[Key, float]) -> dict[Key, float]:
+    """Return the parameters with which every GPU has the figures of [else]."""
+    shares = efficiency.efficiencies(efficiency.ELSE)
+    given = {(efficiency.ELSE, one.name.replace("_", "-")): float(getattr(shares, one.name)) for one in fields(shares)}
+    return {**given, **{key: value for key, value in parameters.items() if key[0] not in ("a100", "h100")}}
+
+
+def _ratios(measurement: Measurement, parameters: Mapping[Key, float]) -> list[float]:
+    """Return published over predicted times of a run, of each figure that was published."""
+    predicted = simulated(measurement, lambda _: model_of(measurement, parameters))
+    found = []
+    for figure in FIGURES:
+        ours, theirs = getattr(predicted, figure), getattr(measurement.figures, figure)
+        if ours and theirs:
+            found.append(ours / theirs if figure == FIGURES[0] else theirs / ours)
+    return found
+
+
+def _ends(ratios: Sequence[tuple[str, float]]) -> tuple[float, float]:
+    """Return the ends that leave a tenth of the ratios out on either side, all sources with the same weight, and less
+    than a tenth where sources are few (Barber et al., jackknife+, 2021)."""
+    of_source = Counter(source for source, _ in ratios)
+    tail = max(0.0, 0.1 - 0.9 / len(of_source))
+    weighted = sorted((ratio, 1 / of_source[source] / len(of_source)) for source, ratio in ratios)
+    ends = []
+    for ordered in (weighted, weighted[::-1]):
+        passed = 0.0
+        for ratio, weight in ordered:
+            passed += weight
+            if passed > tail:
+                ends.append(ratio)
+                break
+    return ends[0], ends[1]
 
 
 def main() -> None:
@@ -237,7 +281,7 @@ def main() -> None:
         print(f"[{table}] {key} = {value:.3g} (from {_PRIORS[table, key][0]:.3g})")
     errors = sorted(abs(work.error(parameters)) for work in works)
     print(f"median {errors[len(errors) // 2]:.1%}, p90 {errors[int(0.9 * len(errors))]:.1%}", flush=True)
-    ends = spreads(works)
+    ends = spreads(works, parameters)
     print(*(f"[spread] {kind} = {low:.2f} to {high:.2f}" for kind, (low, high) in ends.items()), sep="\n")
     if arguments.write:
         write(parameters)

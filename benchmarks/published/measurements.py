@@ -65,6 +65,7 @@ class Measurement:
         concurrency: requests that the client has in flight; ALL_AT_ONCE: it sends all at the beginning.
         dataset: whose distribution of lengths it has; "": all are alike.
         memory_share: of the GPU's memory that the engine takes.
+        steady: whether a closed loop was measured after it had warmed up: its streams have fallen out of step.
         doubt: why it is not believed; "": it is.
     """
 
@@ -86,6 +87,7 @@ class Measurement:
     max_num_batched_tokens: int
     memory_share: float
     figures: Figures
+    steady: bool = False
     doubt: str = ""
     note: str = ""
 
@@ -125,10 +127,21 @@ class Measurement:
     def workload(self) -> Workload:
         """The requests as the client sent them; those of a dataset with lengths drawn from its distribution."""
         lengths = lengths_of(self.dataset, self.prompt, self.output, self.requests)
-        entries = tuple(Entry(0.0, prompt, output) for prompt, output in lengths)
+        entries = tuple(Entry(0.0, prompt, output) for prompt, output in self._warm_up + lengths)
         if self.concurrency == ALL_AT_ONCE:
             return Workload(entries, "at once")
         return Workload(entries, f"closed loop of {self.concurrency}", self.concurrency, closed=True)
+
+    @property
+    def warm_up_requests(self) -> int:
+        """Requests at the beginning of `workload` that the figures are not of."""
+        return len(self._warm_up)
+
+    @property
+    def _warm_up(self) -> list[tuple[int, int]]:
+        """The first request of each stream, with the rest of an answer: the streams end one after the other."""
+        streams = self.concurrency if self.steady else 0
+        return [(self.prompt, max(1, round(self.output * (one + 1) / streams))) for one in range(streams)]
 
 
 def read_measurements(path: Path = FILE) -> list[Measurement]:
@@ -159,6 +172,7 @@ def _measurement(source: dict[str, Any], run: dict[str, Any]) -> Measurement:
         max_num_batched_tokens=source.get("max_num_batched_tokens", tokens),
         memory_share=source.get("memory_share", 0.9),
         figures=Figures(*(run.get(name) for name in FIGURES)),
+        steady=source.get("steady", False),
         doubt=source.get("doubt", ""),
         note=source.get("note", ""),
     )

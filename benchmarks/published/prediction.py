@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -13,8 +13,9 @@ from benchmarks.published.measurements import Figures, Measurement
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Capacity
+from inflight.metrics.observation import Observation
 from inflight.planning.machine import Hardware
-from inflight.planning.memory import MemoryBudget
+from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
 from inflight.simulate.efficiency import Efficiencies, spread
 from inflight.simulate.engine_costs import EngineCosts, engine_costs
 from inflight.simulate.hardware import Precision
@@ -22,7 +23,10 @@ from inflight.simulate.roofline import Roofline
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate
 from inflight.simulate.steps import StepModel
 
-_OVERHEAD = 1e9  # bytes that an engine takes beside weights, activations and keys and values
+_OVERHEAD = 0.85e9  # bytes that an engine takes beside weights, activations and keys and values
+# vLLM measures its memory with max_num_seqs rows that are drawn by top-k and top-p: logits in float32, sorted ones with
+# their indices in int64, probabilities, their sums and the result, of the whole vocabulary on every GPU.
+_SAMPLER_BYTES = 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ def simulated(
     pool = Pool(
         capacity,
         settings,
-        SchedulingSettings().ending_early(0),
+        _scheduling(measurement),
         lambda number: model,
         depth=2 if costs.overlapped else 1,
     )
@@ -113,11 +117,27 @@ def simulated(
     ).observations
     if any(one.outcome != "completed" for one in observations):
         return Figures()  # it does not fit
-    end = max(one.ended for one in observations)
+    measured = observations[measurement.warm_up_requests :]
+    ttft = statistics.fmean(one.ttft for one in measured if one.ttft is not None)
+    tpots = [one.tpot for one in measured if one.tpot is not None and not math.isnan(one.tpot)]
+    return Figures(_speed(measurement, measured), ttft * 1e3, statistics.fmean(tpots) * 1e3 if tpots else None)
+
+
+def _speed(measurement: Measurement, observations: Sequence[Observation]) -> float:
+    """Return output tokens per second: until the last request has ended, or of a steady loop as often as requests
+    begin."""
     tokens = sum(one.output_tokens for one in observations)
-    ttft = statistics.fmean(one.ttft for one in observations if one.ttft is not None)
-    tpots = [one.tpot for one in observations if one.tpot is not None and not math.isnan(one.tpot)]
-    return Figures(tokens / end, ttft * 1e3, statistics.fmean(tpots) * 1e3 if tpots else None)
+    begun = [one.intended for one in observations]
+    if measurement.steady and max(begun) > min(begun):
+        return tokens * (1 - 1 / len(observations)) / (max(begun) - min(begun))
+    return tokens / max(one.ended for one in observations)
+
+
+def _scheduling(measurement: Measurement) -> SchedulingSettings:
+    """TensorRT-LLM admits a request once the blocks of its longest output are free (GUARANTEED_NO_EVICT), others when
+    those of its prompt are."""
+    reserves = measurement.engine.name == "tensorrt-llm"
+    return SchedulingSettings(kv_allocation="reserve-request" if reserves else "paged").ending_early(0)
 
 
 def _capacity(measurement: Measurement, rows: int) -> Capacity:
@@ -125,8 +145,17 @@ def _capacity(measurement: Measurement, rows: int) -> Capacity:
     hardware = Hardware(model=measurement.spec, gpu=measurement.gpu, weights=precision(measurement), kv=measurement.kv)
     context = measurement.prompt + measurement.output / 2
     machine = hardware.machine(measurement.tensor_parallel, context, rows=rows)
-    assert machine.memory is not None
-    blocks = int(_kv_bytes(measurement, machine.memory) / (machine.memory.kv_bytes_per_token * machine.block_size))
+    memory = max_concurrent_sequences(
+        measurement.spec,
+        measurement.gpu,
+        context,
+        tensor_parallel=measurement.tensor_parallel,
+        weights=precision(measurement),
+        kv=measurement.kv,
+        max_num_batched_tokens=measurement.max_num_batched_tokens,
+        max_num_seqs=rows,
+    )
+    blocks = int(_kv_bytes(measurement, memory) / (memory.kv_bytes_per_token * machine.block_size))
     return structs.replace(machine.capacity(rows), num_blocks=max(1, blocks))
 
 
@@ -135,4 +164,6 @@ def _kv_bytes(measurement: Measurement, memory: MemoryBudget) -> float:
     taken = memory.weight_bytes + memory.activation_bytes + memory.state_bytes + _OVERHEAD
     if measurement.engine.name == "tensorrt-llm":
         return measurement.memory_share * (memory.memory_bytes - taken)
+    if measurement.engine.name == "vllm":
+        taken += _SAMPLER_BYTES * measurement.max_num_seqs * measurement.spec.vocab_size
     return measurement.memory_share * memory.memory_bytes - taken

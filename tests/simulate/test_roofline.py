@@ -17,7 +17,7 @@ from inflight.models.mixers.attention import Attention
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
 from inflight.simulate.collectives import all_reduce_seconds
-from inflight.simulate.efficiency import Case, efficiencies
+from inflight.simulate.efficiency import Case, efficiencies, spread
 from inflight.simulate.engine_costs import engine_costs
 from inflight.simulate.hardware import data_sheets, find_gpu
 from inflight.simulate.parallelism import ParallelismError
@@ -70,17 +70,18 @@ def test_published_layer_times_come_out_within_a_tenth(where: tuple[str, str, in
 @pytest.mark.parametrize(
     ("gpu", "gpus", "size", "microseconds"),
     [
-        ("h100", 8, 2**20, 34),
-        ("h100", 2, 64 * 2**20, 247),
-        ("h100", 2, 256 * 2**20, 881),
-        ("h200", 4, 4 * 2**20, 41),
-        ("a100-80", 8, 45e6, 479),
+        ("h100", 8, 2**20, 19.4),
+        ("h100", 2, 64 * 2**20, 469),
+        ("h100", 2, 256 * 2**20, 1706),
+        ("h200", 4, 4 * 2**20, 51.8),
+        ("a100-80", 8, 32 * 2**20, 594),
+        ("b200", 8, 8 * 2**20, 62.4),
         ("a100-80-pcie", 4, 45e6, 2920),
         ("a100-80", 16, 45e6, 4890),
     ],
 )
 def test_published_all_reduce_times_come_out(gpu: str, gpus: int, size: float, microseconds: float) -> None:
-    assert all_reduce_seconds(find_gpu(gpu), gpus, size) * 1e6 == pytest.approx(microseconds, rel=0.35)
+    assert all_reduce_seconds(find_gpu(gpu), gpus, size) * 1e6 == pytest.approx(microseconds, rel=0.25)
 
 
 @pytest.mark.parametrize("gpu", data_sheets().gpus)
@@ -162,6 +163,23 @@ def test_mixtures_read_the_experts_that_are_touched_and_dense_layers_whole() -> 
     assert 1.7 < scale < 2.8
 
 
+def test_tiny_experts_and_few_tokens_an_expert_compute_slowly() -> None:
+    """A layer of Qwen3-235B on one of eight H100: timed kernels take 0.20 to 1.29 ms for 32 to 8,192 tokens."""
+    roofline = Roofline(published("qwen3-235b-a22b"), find_gpu("h100"), 8)
+    timed = {32: 0.202, 256: 0.278, 1024: 0.340, 4096: 0.762, 8192: 1.286}
+    (experts,) = roofline._weights.experts
+    for tokens, milliseconds in timed.items():
+        layer = roofline._experts(tokens, experts).seconds / experts.layers
+        assert layer * 1e3 == pytest.approx(milliseconds, rel=0.4), tokens
+
+
+def test_a_gpu_without_published_runs_has_the_widest_interval() -> None:
+    def width(gpu: str) -> float:
+        return spread(gpu, True, "low") / spread(gpu, True, "high")
+
+    assert width("b200") == width("mi300x") >= width("h200") == width("a100-80")
+
+
 def test_layers_with_a_window_stop_growing_with_the_context() -> None:
     """gpt-oss-20b: beyond 128 tokens only half of the layers read more."""
     roofline = Roofline(published("gpt-oss-20b"), find_gpu("h100"))
@@ -171,7 +189,7 @@ def test_layers_with_a_window_stop_growing_with_the_context() -> None:
 
     assert moved(100) - moved(50) == pytest.approx(2 * (moved(250) - moved(200)))
     short, long = (part(Features(n, 1, 1, 0, n * n / 2), "prefill attention", roofline) for n in (1024, 2048))
-    assert 3 < long / short < 3.9
+    assert 2.2 < long / short < 3.9  # a query costs tiles, too, however little it sees
 
 
 def test_states_are_read_and_written_for_every_row() -> None:

@@ -14,27 +14,33 @@ from inflight.simulate.parallelism import Parallelism
 
 KIB, MIB = 1024, 1024**2
 
-# (bytes, microseconds), by GPUs of one node. H100, H200: nccl-tests in fp16 (APEX); A100: DGX medians (Vidur), whose
-# smallest sizes are noisy: there the H100's are taken. Between two sizes straight in log-log, beyond the last one
-# proportional.
+# (bytes, microseconds), by GPUs of one node: vLLM's all-reduce of bf16 in CUDA graphs, as AISimulate 0.13.0 has timed
+# it (2026-10-27, Apache-2.0; vLLM 0.24, on A100 0.14). nccl-tests (APEX) have half of that for 64 MiB. Between two
+# sizes straight in log-log, beyond the last one proportional.
 _H100 = {
-    2: ((KIB, 8), (64 * KIB, 9), (256 * KIB, 10), (MIB, 24), (4 * MIB, 33), (16 * MIB, 79), (64 * MIB, 247)),
-    4: ((KIB, 11), (64 * KIB, 13), (256 * KIB, 13), (MIB, 20), (4 * MIB, 50), (16 * MIB, 98), (64 * MIB, 324)),
-    8: ((KIB, 15), (64 * KIB, 20), (256 * KIB, 21), (MIB, 34), (4 * MIB, 52), (16 * MIB, 122), (64 * MIB, 326)),
+    2: ((KIB, 4.2), (64 * KIB, 4.8), (256 * KIB, 6.3), (MIB, 12), (4 * MIB, 45), (16 * MIB, 156), (64 * MIB, 469)),
+    4: ((KIB, 4.6), (64 * KIB, 5.8), (256 * KIB, 11), (MIB, 19), (4 * MIB, 54), (16 * MIB, 191), (64 * MIB, 619)),
+    8: ((KIB, 4.6), (64 * KIB, 7.9), (256 * KIB, 12), (MIB, 19), (4 * MIB, 51), (16 * MIB, 178), (64 * MIB, 577)),
 }
 _H200 = {
-    2: ((KIB, 6), (64 * KIB, 7), (256 * KIB, 8), (MIB, 15), (4 * MIB, 32), (16 * MIB, 80), (64 * MIB, 249)),
-    4: ((KIB, 9), (64 * KIB, 11), (256 * KIB, 11), (MIB, 18), (4 * MIB, 41), (16 * MIB, 98), (64 * MIB, 326)),
-    8: ((KIB, 15), (64 * KIB, 18), (256 * KIB, 19), (MIB, 25), (4 * MIB, 49), (16 * MIB, 123), (64 * MIB, 374)),
+    2: ((KIB, 4.5), (64 * KIB, 4.8), (256 * KIB, 6.3), (MIB, 12), (4 * MIB, 43), (16 * MIB, 145), (64 * MIB, 463)),
+    4: ((KIB, 4.6), (64 * KIB, 5.8), (256 * KIB, 11), (MIB, 18), (4 * MIB, 52), (16 * MIB, 180), (64 * MIB, 609)),
+    8: ((KIB, 4.8), (64 * KIB, 7.9), (256 * KIB, 11), (MIB, 18), (4 * MIB, 48), (16 * MIB, 166), (64 * MIB, 562)),
 }
 _A100 = {
-    2: ((KIB, 8), (0.7e6, 26), (2.8e6, 62), (11e6, 117), (45e6, 312)),
-    4: ((KIB, 11), (0.7e6, 26), (2.8e6, 67), (11e6, 159), (45e6, 420)),
-    8: ((KIB, 15), (0.7e6, 34), (2.8e6, 77), (11e6, 195), (45e6, 479)),
+    2: ((KIB, 4.9), (64 * KIB, 5.7), (256 * KIB, 8), (MIB, 15), (4 * MIB, 90), (16 * MIB, 222), (64 * MIB, 746)),
+    4: ((KIB, 5.2), (64 * KIB, 7.8), (256 * KIB, 15), (MIB, 26), (4 * MIB, 118), (16 * MIB, 288), (64 * MIB, 996)),
+    8: ((KIB, 5.6), (64 * KIB, 11), (256 * KIB, 19), (MIB, 28), (4 * MIB, 129), (16 * MIB, 364), (64 * MIB, 1161)),
+}
+_B200 = {
+    2: ((KIB, 7), (64 * KIB, 7.4), (256 * KIB, 9.4), (MIB, 25), (4 * MIB, 45), (16 * MIB, 87), (64 * MIB, 280)),
+    4: ((KIB, 7.1), (64 * KIB, 8.1), (256 * KIB, 18), (MIB, 24), (4 * MIB, 43), (16 * MIB, 119), (64 * MIB, 353)),
+    8: ((KIB, 7.5), (64 * KIB, 9.4), (256 * KIB, 17), (MIB, 21), (4 * MIB, 39), (16 * MIB, 111), (64 * MIB, 396)),
 }
 _COLLECTIVES: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]] = {
     "h100": _H100,
     "h200": _H200,
+    "b200": _B200,
     "a100-80": _A100,
     "a100-40": _A100,
 }

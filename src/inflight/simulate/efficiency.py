@@ -23,19 +23,24 @@ class Efficiencies:
     linear_compute: float
     linear_memory: float
     fp8_compute: float
+    fp8_launch: float
     widened_compute: float
     expert_compute: float
     expert_memory: float
+    expert_width: float
     expert_fp8: float
     expert_widened: float
     prefill_compute: float
+    prefill_tile: float
     sinks: float
     decode_compute: float
     decode_memory: float
+    decode_tile: float
     mixed_decode: float
     all_reduce: float
     layer_launch: float
     expert_launch: float
+    recurrent_compute: float
 
 
 @functools.cache
@@ -65,10 +70,13 @@ def spread(gpu: str, with_experts: bool, case: Case) -> float:
     """Return the factor on a step's time at this end of the fit's spread; low is the slow one."""
     if case == "typical":
         return 1.0
-    kind = "unmeasured" if measured_family(gpu) is None else "experts" if with_experts else "dense"
-    ends = _tables()["spread"][kind]
-    assert isinstance(ends, list)
-    return float(ends[1 if case == "low" else 0])
+    ends = _tables()["spread"]
+    fitted = ends["fitted"]
+    assert isinstance(fitted, list)
+    kind = "unmeasured" if measured_family(gpu) not in fitted else "experts" if with_experts else "dense"
+    of_kind = ends[kind]
+    assert isinstance(of_kind, list)
+    return float(of_kind[1 if case == "low" else 0])
 
 
 # share of the large-step rate that steps of so many tokens reach (A100, Llama-3-8B; between them straight in log2)
@@ -77,7 +85,7 @@ _TOKENS = ((32, 0.50), (64, 0.60), (128, 0.70), (256, 0.92), (512, 0.98), (1024,
 _TILE, _SLOWER = 64, 0.17
 # share of the large-shard rate, by bytes in bf16 of one layer's weights on one GPU (70B and 7B under 1 to 8 GPUs)
 _SHARDS = ((50e6, 0.65), (200e6, 0.86), (430e6, 0.95), (850e6, 0.96), (1700e6, 1.0))
-_NARROW = 200  # width of an expert at which half of that rate is reached
+_FEW = 12  # tokens of an expert at which half of the rate with many is reached
 MAX_MEASURED_TOKENS = 4096  # of the steps that were measured
 MIN_SHARD_BYTES = 50e6  # bytes in bf16
 
@@ -97,9 +105,9 @@ def shard_share(shard_bytes: float) -> float:
     return _straight_in_log(_SHARDS, shard_bytes)
 
 
-def width_share(width: float) -> float:
-    """Return the share of the rate over wide experts. width: of an expert's hidden layer on one GPU (192 to 2,880)."""
-    return width / (width + _NARROW)
+def expert_share(tokens: float) -> float:
+    """Return the share of the rate of experts with many tokens. tokens: of each touched one."""
+    return tokens / (tokens + _FEW)
 
 
 def _straight_in_log(table: Sequence[tuple[float, float]], at: float) -> float:

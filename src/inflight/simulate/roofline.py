@@ -25,12 +25,12 @@ from inflight.simulate.efficiency import (
     Case,
     Efficiencies,
     efficiencies,
+    expert_share,
     measured_family,
     reading_factor,
     shard_share,
     spread,
     token_share,
-    width_share,
 )
 from inflight.simulate.engine_costs import EngineCosts, engine_costs
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, packing
@@ -38,7 +38,7 @@ from inflight.simulate.parallelism import Parallelism, as_parallelism, check_par
 from inflight.simulate.shards import ExpertShard, busiest_batch, cache_shards, linear_shard
 
 QUERY_TILE = 128  # queries that share one reading of keys and values
-EXPERT_PASSES = 4  # times that vectors of the chosen experts are read or written beside their products
+EXPERT_PASSES = 3  # times that vectors of the chosen experts are read or written beside their products
 Bound = Literal["compute", "bandwidth", "link", "launch"]
 KINDS = ("linear", "prefill attention", "decode attention", "logits head", "all-reduce", "launch")
 
@@ -87,6 +87,7 @@ class Roofline:
         self._shares = efficiencies(gpu.kernels) if shares is None else shares
         self._engine = engine_costs() if engine is None else engine
         self._packing = packing(weights)
+        self._in_eight_bits = self._packing.matrix < ITEM_BYTES["bf16"] and gpu.computes(weights)
         self._layers = len(spec.layers)
         self._weights = linear_shard(spec, self.parallelism)
         self._factor = spread(gpu.kernels, bool(self._weights.experts), case) * uneven_stages(spec, self.parallelism)
@@ -159,23 +160,24 @@ class Roofline:
         )
         of_experts = [self._experts(stage_tokens, one) for one in weights.experts]
         longest = max((dense, *of_experts), key=lambda cost: cost.seconds)
-        return Cost("linear", dense.seconds + sum(cost.seconds for cost in of_experts), longest.bound)
+        states = tokens * weights.state_flops / (self.gpu.flops_per_s("bf16") * shares.recurrent_compute)
+        return Cost("linear", dense.seconds + states + sum(cost.seconds for cost in of_experts), longest.bound)
 
     def _experts(self, tokens: float, experts: ExpertShard) -> Cost:
         """Return the time of the experts of all layers with the same MLP: each touched one is read, and computes the
-        tokens that chose it, whose vectors are gathered for it and added up after it. tokens: of all GPUs that share
-        the experts."""
+        tokens that chose it, whose vectors are gathered for it and added up after it. Experts have so unlike numbers of
+        tokens that some read while others compute, so that both times are added. tokens: of all GPUs that share the
+        experts."""
         touched, shares = experts.mlp.touched_experts(tokens), self._shares
         item = self._packing.matrix if self._packing.expert is None else self._packing.expert
         chosen = tokens * experts.mlp.top_k
         rate = self._rate(item, shares.expert_fp8, shares.expert_widened) * shares.expert_compute
-        rate *= token_share(chosen / touched) * width_share(experts.width)
-        bandwidth = self.gpu.bytes_per_s * shares.expert_memory
+        rate *= expert_share(chosen / touched) * experts.width / (experts.width + shares.expert_width)
         computed, read = chosen * experts.busiest(tokens), touched * experts.most_read(tokens)
-        cost = _slower("linear", 2 * computed * experts.elements / rate, read * experts.elements * item / bandwidth)
-        moved = EXPERT_PASSES * computed * self.spec.hidden_size * ITEM_BYTES["bf16"] * experts.layers
-        moved /= experts.divided
-        return Cost("linear", cost.seconds + moved / bandwidth, cost.bound)
+        compute = 2 * computed * experts.elements / rate
+        moved = EXPERT_PASSES * computed * self.spec.hidden_size * ITEM_BYTES["bf16"] * experts.layers / experts.divided
+        memory = (read * experts.elements * item + moved) / (self.gpu.bytes_per_s * shares.expert_memory)
+        return Cost("linear", compute + memory, "compute" if compute > memory else "bandwidth")
 
     def _rate(self, item: float, in_eight_bits: float, widened: float) -> float:
         """Return the operations per second of matrices of so many bytes an element, at the rate of bf16's kernels but
@@ -185,15 +187,21 @@ class Roofline:
         return self.gpu.flops_per_s(self.weights) * (in_eight_bits if self.gpu.computes(self.weights) else widened)
 
     def _prefill_attention(self, features: Features) -> Cost:
-        # Attention computes in bf16, whatever the precision of weights and cache.
-        pairs = [(one, one.seen(features.prefill_context, features.tokens)) for one in self._caches]
+        # Attention computes in bf16, whatever the precision of weights and cache. Tiles are computed whole, and
+        # filled and emptied, so that each query costs as if it saw some positions more.
+        if not features.prefill_context:
+            return Cost("prefill attention", 0.0, "compute")
+        prompts = max(1, features.tokens - features.rows)
+        more = self._shares.prefill_tile * prompts
+        pairs = [(one, one.seen(features.prefill_context, prompts) + more) for one in self._caches]
         flops = sum(one.prompt_flops * seen for one, seen in pairs)
         read = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv] / QUERY_TILE
         rate = self.gpu.flops_per_s("bf16") * self._shares.prefill_compute * self._sinks
         return _slower("prefill attention", flops / rate, read / (self.gpu.bytes_per_s * self._shares.decode_memory))
 
     def _decode_attention(self, features: Features) -> Cost:
-        pairs = [(one, one.seen(features.decode_context, features.rows)) for one in self._caches]
+        more = self._shares.decode_tile * features.rows if features.decode_context else 0.0
+        pairs = [(one, one.seen(features.decode_context, features.rows) + more) for one in self._caches]
         flops = sum(one.decode_flops * seen for one, seen in pairs)
         moved = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv]
         moved += self._token_bytes * features.tokens + self._state_bytes * features.rows
@@ -241,7 +249,8 @@ class Roofline:
         for longer than they take, or after them."""
         engine, shares = self._engine, self._shares
         with_experts = sum(one.layers for one in self._weights.experts)
-        device = kernels + (shares.layer_launch * self._layers + shares.expert_launch * with_experts) * engine.kernels
+        each = shares.layer_launch + self._in_eight_bits * shares.fp8_launch
+        device = kernels + (each * self._layers + shares.expert_launch * with_experts) * engine.kernels
         if features.tokens > engine.graph_tokens:
             device = max(device, engine.eager_layer * self._layers)
         host = engine.step_seconds(features.rows)

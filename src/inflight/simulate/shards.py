@@ -98,9 +98,11 @@ class ExpertShard:
 
 @dataclass(frozen=True, slots=True)
 class LinearShard:
-    """The layers' matrices on one GPU. flops: of a token, without experts. matrices: elements that every step reads."""
+    """The layers' matrices on one GPU. flops: of a token, without experts. state_flops: of a token, on recurrent
+    states. matrices: elements that every step reads."""
 
     flops: float
+    state_flops: float
     matrices: float
     experts: tuple[ExpertShard, ...]
 
@@ -108,19 +110,19 @@ class LinearShard:
 def linear_shard(spec: ModelSpec, parallelism: Parallelism) -> LinearShard:
     """Return the part of the layers' matrices that one GPU computes: of attention, dense MLPs and shared experts a part
     by tensor parallelism, of experts one by all GPUs of a stage."""
-    flops = matrices = 0.0
+    states = matrices = 0.0
     experts = []
     stage = parallelism.stage_gpus
     for layer, count in spec.kinds_of_layers:
         part = count / parallelism.tensor
         elements = layer_matrix_parameters(spec, layer, 0)
-        flops += part * (2.0 * elements + layer.mixer.state_flops)
+        states += part * layer.mixer.state_flops
         matrices += part * elements
         if layer.mlp.experts:
             expert = layer.mlp.expert_weights(spec.hidden_size).elements
             width = expert / (3 * spec.hidden_size) * parallelism.expert / stage
             experts.append(ExpertShard(layer.mlp, count * expert / stage, count, width, parallelism.expert))
-    return LinearShard(flops, matrices, tuple(experts))
+    return LinearShard(2.0 * matrices, states, matrices, tuple(experts))
 
 
 def busiest_batch(features: Features, parallelism: Parallelism, widest: int) -> Features:
