@@ -28,6 +28,7 @@ class Efficiencies:
     expert_compute: float
     expert_memory: float
     expert_width: float
+    expert_tokens: float
     expert_fp8: float
     expert_widened: float
     prefill_compute: float
@@ -85,7 +86,6 @@ _TOKENS = ((32, 0.50), (64, 0.60), (128, 0.70), (256, 0.92), (512, 0.98), (1024,
 _TILE, _SLOWER = 64, 0.17
 # share of the large-shard rate, by bytes in bf16 of one layer's weights on one GPU (70B and 7B under 1 to 8 GPUs)
 _SHARDS = ((50e6, 0.65), (200e6, 0.86), (430e6, 0.95), (850e6, 0.96), (1700e6, 1.0))
-_FEW = 12  # tokens of an expert at which half of the rate with many is reached
 MAX_MEASURED_TOKENS = 4096  # of the steps that were measured
 MIN_SHARD_BYTES = 50e6  # bytes in bf16
 
@@ -105,9 +105,9 @@ def shard_share(shard_bytes: float) -> float:
     return _straight_in_log(_SHARDS, shard_bytes)
 
 
-def expert_share(tokens: float) -> float:
-    """Return the share of the rate of experts with many tokens. tokens: of each touched one."""
-    return tokens / (tokens + _FEW)
+def saturation(size: float, half: float) -> float:
+    """Return the share of the rate at large sizes, where at the size `half` half of it is reached."""
+    return size / (size + half)
 
 
 def _straight_in_log(table: Sequence[tuple[float, float]], at: float) -> float:

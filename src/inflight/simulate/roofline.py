@@ -25,9 +25,9 @@ from inflight.simulate.efficiency import (
     Case,
     Efficiencies,
     efficiencies,
-    expert_share,
     measured_family,
     reading_factor,
+    saturation,
     shard_share,
     spread,
     token_share,
@@ -172,7 +172,7 @@ class Roofline:
         item = self._packing.matrix if self._packing.expert is None else self._packing.expert
         chosen = tokens * experts.mlp.top_k
         rate = self._rate(item, shares.expert_fp8, shares.expert_widened) * shares.expert_compute
-        rate *= expert_share(chosen / touched) * experts.width / (experts.width + shares.expert_width)
+        rate *= saturation(chosen / touched, shares.expert_tokens) * saturation(experts.width, shares.expert_width)
         computed, read = chosen * experts.busiest(tokens), touched * experts.most_read(tokens)
         compute = 2 * computed * experts.elements / rate
         moved = EXPERT_PASSES * computed * self.spec.hidden_size * ITEM_BYTES["bf16"] * experts.layers / experts.divided
