@@ -22,7 +22,7 @@ from benchmarks.results import write_section
 
 def predicted(measurements: Sequence[Measurement], seconds: float, processes: int = 1) -> dict[str, Prediction]:
     """Return the predictions by name, of the runs with the fewest output tokens first, as far as the time goes."""
-    until, found = time.monotonic() + seconds, {}
+    until, found = time.monotonic() + seconds, dict[str, Prediction]()
     ordered = sorted(measurements, key=lambda one: (bool(one.doubt), one.requests * one.output))
     with ProcessPoolExecutor(processes) as pool:
         for first in range(0, len(ordered), processes):
