@@ -61,6 +61,15 @@ def test_a_checkpoint_in_mxfp4_is_planned_as_it_is_held(plan) -> None:  # type: 
     assert "computed as mxfp4, since the model is published in mxfp4, 4 bits" in told.err
 
 
+def test_a_page_with_sliders_is_written(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    page = tmp_path / "plan.html"
+    told = plan(*SMALL, "--slo", "ttft=500", "--price", 3, "--tensor-parallel", 1, "--fast", "--html", page)
+    assert told.code == 0 and "16 of 16: h100, steps of" in told.err, told.err
+    content = page.read_text()
+    assert 'type="range" id="rate"' in content and "The plan itself: 1 replica of h100" in content
+    assert "would be overwritten" in plan(*SMALL, "--trace", page, "--html", page).sentence()
+
+
 def test_json_for_programs(plan) -> None:  # type: ignore[no-untyped-def]
     told = plan(*SMALL, "--slo", "ttft=500,itl=50(p95)", "--price", 3, "--json")
     answer = json.loads(told.out)

@@ -24,14 +24,16 @@ from inflight.config.setting import setting
 from inflight.counted import counted
 from inflight.metrics.slo import parse_slos
 from inflight.planning.engine_config import configuration
+from inflight.planning.explored import explore
 from inflight.planning.parallel import cores
-from inflight.planning.plan import Plan, as_text, first_sentence, plan
+from inflight.planning.plan import Infeasible, Plan, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.result import plan_result
 from inflight.planning.sizing import Question
 from inflight.planning.slos import check_slos
 from inflight.planning.trial_cache import default_cache
 from inflight.records.json_text import json_text
+from inflight.report.page.explorer import render_explorer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,7 @@ class OutputOptions:
     """The answer's forms."""
 
     write_config: Path | None = setting(None, "Write the settings here (TOML).", "Options", path="file")
+    html: Path | None = setting(None, "Write a page with sliders over more runs here.", path="file")
     as_json: bool = setting(False, "Print the answer as one JSON object.", flags=("--json",))
 
 
@@ -91,7 +94,8 @@ def command(
         refuse(machine, ("model", "family"), "--hardware", "--step-model")
     slos = parse_slos(asked.slo)
     check_slos(slos)
-    check_writable(output.write_config, reads=[asked.trace, machine.step_model, machine.hardware_file])
+    for path in (output.write_config, output.html):
+        check_writable(path, reads=[asked.trace, machine.step_model, machine.hardware_file])
     demand = demand_of(asked, longest_of(machine))
     tried = drafts.asked_about(asked.seed)
     _check_fast(layouts, depth, tried)
@@ -117,9 +121,18 @@ def command(
         cache=default_cache(),
     )
     print(json_text(to_builtins(plan_result(answer))) if output.as_json else as_text(answer))
+    if output.html is not None:
+        _write_page(answer, output.html, depth.fast)
     if not isinstance(answer, Plan):
         return 1
     if output.write_config is not None:
         about = (f"{counted(answer.replicas, 'replica')} of {answer.chosen.machine.name}, by `inflight plan`.",)
         output.write_config.write_text(configuration(answer.config.options(), about), encoding="utf-8")
     return 0
+
+
+def _write_page(answer: Plan | Infeasible, path: Path, fast: bool) -> None:
+    found = explore(answer, fast=fast, workers=cores(), progress=show, cache=default_cache())
+    machine = found.layouts[0].name.partition(",")[0]
+    path.write_text(render_explorer(f"Plan: {machine}", found), encoding="utf-8")
+    show(f"Written to {path}: open it in a browser.")

@@ -222,6 +222,15 @@
       this.plot.series = this.plot.series.map((one) => ({ values: [], points: [], ...one })); // what is empty is left out
       this.readout = box.closest("figure").querySelector(".at");
       new ResizeObserver(() => this.fit()).observe(box);
+      box.addEventListener("plot", (event) => this.replace(event.detail));
+    }
+    // Another plot in its place, as where a slider moves.
+    replace(plot) {
+      this.plot = { ...plot, series: plot.series.map((one) => ({ values: [], points: [], ...one })) };
+      if (this.u) this.u.destroy();
+      this.u = undefined;
+      this.box.replaceChildren();
+      this.fit();
     }
     fit() {
       const width = Math.floor(this.box.clientWidth);
@@ -243,7 +252,7 @@
       }, data, this.box);
       this.u.root.setAttribute("aria-hidden", "true"); // the box says what it is, the table what it holds
       this.box.tabIndex = 0;
-      this.box.addEventListener("keydown", (event) => this.pressed(event));
+      this.box.onkeydown = (event) => this.pressed(event);
     }
     // Arrows read values as a pointer does, and say them.
     pressed(event) {

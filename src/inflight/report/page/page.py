@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import msgspec
 from markupsafe import Markup
+from msgspec import Struct
 
 from inflight import page_policy, uplot
 from inflight.counted import counted
-from inflight.report.charts.chart import Plot
 from inflight.report.charts.palette import CHART_RULES, PAGE_VARIABLES, PATTERNS
 from inflight.report.charts.quantity import quantity
 from inflight.report.columns import Column, by_load, columns_of
@@ -270,6 +271,11 @@ def figures_alone(title: str, figures: Sequence[Figure], columns: int = 1) -> st
     return template.render(title=title, figures=figures, columns=columns, files=_files())
 
 
+def render_page(name: str, **values: Any) -> str:
+    """Return a page of a template, with the style and the script of its name beside those of charts."""
+    return _environment().get_template(f"{name}.html").render(files=_files(name), **values)
+
+
 @cache
 def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
@@ -285,9 +291,11 @@ def _environment() -> jinja2.Environment:
 
 
 @cache
-def _files() -> PageFiles:
-    script = "\n".join((uplot.notice(), uplot.text_of(uplot.SCRIPT), _text_of("charts.js")))
-    style = "\n".join((PAGE_VARIABLES, _text_of("report.css"), CHART_RULES, uplot.text_of(uplot.STYLE)))
+def _files(name: str = "") -> PageFiles:
+    """name: of a page with a style and a script of its own."""
+    own = [_text_of(f"{name}.{kind}") if name else "" for kind in ("js", "css")]
+    script = "\n".join((uplot.notice(), uplot.text_of(uplot.SCRIPT), _text_of("charts.js"), own[0]))
+    style = "\n".join((PAGE_VARIABLES, _text_of("report.css"), CHART_RULES, uplot.text_of(uplot.STYLE), own[1]))
     policy = page_policy.content_security_policy(script, "'unsafe-inline'")  # lines of charts have styles of their own
     return PageFiles(style, script, PATTERNS, policy)
 
@@ -296,8 +304,8 @@ def _text_of(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def _as_json(plot: Plot) -> Markup:
-    text = msgspec.json.encode(plot).decode()
+def _as_json(found: Struct) -> Markup:
+    text = msgspec.json.encode(found).decode()
     for sign, escaped in _UNSAFE.items():
         text = text.replace(sign, escaped)
     return Markup(text)
