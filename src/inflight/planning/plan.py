@@ -117,14 +117,17 @@ class Plan:
         return energy_of(self.chosen.machine, trial.spent.by_bound, trial.busy[0], self.gpus, tokens)
 
     @property
-    def vllm_limits(self) -> str:
-        """Return vLLM's limits of each data-parallel group, and of each of the batches in a pipeline."""
-        one, config = self.chosen.machine.parallelism, self.config
+    def vllm_options(self) -> str:
+        """Return vLLM's options of the parallelism and its limits, which are those of each data-parallel group, and of
+        each of the batches in a pipeline."""
+        one, config, gpu = self.chosen.machine.parallelism, self.config, getattr(self.chosen.machine.model, "gpu", None)
         limits = {
             "--max-num-seqs": (config.max_num_seqs, one.data_attention),
             "--max-num-batched-tokens": (config.max_num_batched_tokens, one.batches),
         }
-        return " ".join(f"{name} {math.ceil(value / by)}" for name, (value, by) in limits.items() if value is not None)
+        given = [f"{name} {math.ceil(value / by)}" for name, (value, by) in limits.items() if value is not None]
+        overlapped = ["--enable-dbo"] if gpu is not None and one.spans(gpu) else []
+        return " ".join([one.vllm_options, *overlapped, *given]).strip()
 
     def ranked(self) -> list[RankedPlan]:
         """Return the plans that were found to meet the SLOs, the cheapest first."""

@@ -85,9 +85,9 @@ class ParallelismResult(Struct):
     served: bool
 
     @classmethod
-    def of(cls, one: Parallelism) -> ParallelismResult:
+    def of(cls, one: Parallelism, vllm_options: str) -> ParallelismResult:
         degrees = (one.tensor, one.expert, one.data_attention, one.pipeline)
-        return cls(*degrees, vllm_options=one.vllm_options, served=one.is_tensor_alone)
+        return cls(*degrees, vllm_options=vllm_options, served=one.is_tensor_alone)
 
 
 class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings": "mistakes"}):
@@ -176,7 +176,7 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
         gpus=answer.gpus,
         nodes=answer.nodes,
         tensor_parallel=machine.parallelism.tensor,
-        parallelism=ParallelismResult.of(machine.parallelism),
+        parallelism=ParallelismResult.of(machine.parallelism, answer.vllm_options),
         settings=answer.config.options(),
         kv_bytes_per_sequence=None if memory is None else memory.kv_bytes_per_token * traffic.mean_context,
         kv_bytes_per_gpu=None if memory is None else memory.kv_bytes,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from inflight.models.parts import Mlp
 from inflight.models.spec import ModelSpec
+from inflight.simulate.hardware import Gpu
 
 
 class ParallelismError(ValueError):
@@ -51,6 +52,11 @@ class Parallelism:
     def is_tensor_alone(self) -> bool:
         """Return whether it is tensor parallelism alone, which inflight itself serves."""
         return self.gpus == self.tensor and self.expert == 1
+
+    def spans(self, gpu: Gpu) -> bool:
+        """Return whether experts are divided among GPUs beyond a domain of links. Engines hide the network there: one
+        half of a batch computes while the other travels (DeepSeek-V3's report, arXiv 2412.19437, 3.4)."""
+        return self.expert > gpu.domain
 
     def __str__(self) -> str:
         degrees = (("DP", self.data_attention), ("TP", self.tensor), ("EP", self.expert), ("PP", self.pipeline))

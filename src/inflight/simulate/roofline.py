@@ -37,6 +37,7 @@ from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, packing
 from inflight.simulate.parallelism import Parallelism, as_parallelism, check_parallelism, uneven_stages
 from inflight.simulate.shards import ExpertShard, busiest_batch, cache_shards, linear_shard
 
+HALF = Parallelism(pipeline=2)  # of a batch
 QUERY_TILE = 128  # queries that share one reading of keys and values
 EXPERT_PASSES = 3  # times that vectors of the chosen experts are read or written beside their products
 Bound = Literal["compute", "bandwidth", "link", "launch"]
@@ -99,6 +100,7 @@ class Roofline:
         self._state_bytes = 2 * state_bytes(spec) / tensor  # of one row: read and written
         self._head = table_parameters(spec) / tensor
         self._block_bytes = block_size * self._token_bytes
+        self._overlaps = self.parallelism.spans(gpu)
 
     @property
     def name(self) -> str:
@@ -119,18 +121,23 @@ class Roofline:
         if not features.prefill_context and (padded := self._engine.padded(features.tokens)) != features.tokens:
             features = structs.replace(features, tokens=padded)
         stage_tokens = max(stage_tokens, features.tokens)
-        work = (
-            self._linear(features, stage_tokens),
-            self._prefill_attention(features),
-            self._decode_attention(features),
-            self._logits(features),
-            self._exchange(features, stage_tokens),
-        )
+        work = self._work(features, stage_tokens)
+        if self._overlaps:
+            work = _overlapped(work, self._work(busiest_batch(features, HALF, features.tokens), stage_tokens / 2))
         factor = self._factor * self._engine.kernels
         kernels = sum(cost.seconds for cost in work) * self._engine.kernels
         return (
             *(Cost(cost.kind, cost.seconds * factor, cost.bound) for cost in work),
             Cost("launch", self._factor * self._launch(features, kernels), "launch"),
+        )
+
+    def _work(self, features: Features, stage_tokens: float) -> tuple[Cost, ...]:
+        return (
+            self._linear(features, stage_tokens),
+            self._prefill_attention(features),
+            self._decode_attention(features),
+            self._logits(features),
+            self._exchange(features, stage_tokens),
         )
 
     def extrapolates(self, features: Features) -> str | None:
@@ -258,6 +265,16 @@ class Roofline:
         whole = max(whole, engine.token * features.samples)
         copied = features.moved_blocks * self._block_bytes / (self.gpu.host_gb_per_s * 1e9)
         return whole - kernels + copied
+
+
+def _overlapped(whole: tuple[Cost, ...], half: tuple[Cost, ...]) -> tuple[Cost, ...]:
+    """Return the costs of a batch in two halves, one of which computes while the other is on its way to its experts
+    and back; those of the whole batch where that is faster. The exchange comes last, and has what it takes beyond."""
+    compute, exchange = sum(cost.seconds for cost in half[:-1]), half[-1].seconds
+    if 2 * max(compute, exchange) >= sum(cost.seconds for cost in whole):
+        return whole
+    exposed = structs.replace(half[-1], seconds=2 * max(0.0, exchange - compute))
+    return (*(structs.replace(cost, seconds=2 * cost.seconds) for cost in half[:-1]), exposed)
 
 
 def _has_sinks(spec: ModelSpec) -> bool:
