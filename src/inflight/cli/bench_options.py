@@ -22,14 +22,20 @@ from inflight.cli.traffic import (
     answer_lengths_setting,
     arrivals_of,
     arrivals_setting,
+    classes_setting,
+    prefix_groups_setting,
+    prefix_tokens_setting,
     prompt_lengths_setting,
     seed_setting,
+    shared_prefixes,
     slo_setting,
+    think_setting,
     trace_setting,
+    turns_setting,
 )
 from inflight.config.setting import Bound, above_zero, at_least, option, setting
 from inflight.metrics.slo import parse_slos, stated_share, targets
-from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass, read_classes
+from inflight.workload.classes import Sessions, TrafficClass, read_classes
 from inflight.workload.lengths import Fixed, parse_lengths
 from inflight.workload.traces import load as read_trace
 from inflight.workload.traces.rows import Reading
@@ -89,13 +95,11 @@ class WorkloadOptions:
     input_tokens: str | None = prompt_lengths_setting(INPUT, "Workload")
     output_tokens: str | None = answer_lengths_setting(OUTPUT)
     max_tokens: int | None = setting(None, "Maximum tokens of an answer, in requests.")
-    prefix_tokens: int | None = setting(None, "Tokens that prompts share, before their own.")
-    prefix_groups: int | None = setting(None, "Number of different shared prefixes.")
-    turns: str | None = setting(None, "Requests of a conversation; of a trace, at most.", metavar="FORM")
-    think: float | None = setting(None, "Mean seconds between an answer and the next turn.")
-    classes: Path | None = setting(
-        None, "TOML file of several kinds of traffic, [classes.NAME] each.", path="present file"
-    )
+    prefix_tokens: int | None = prefix_tokens_setting()
+    prefix_groups: int | None = prefix_groups_setting()
+    turns: str | None = turns_setting()
+    think: float | None = think_setting()
+    classes: Path | None = classes_setting()
     trace: Path | None = trace_setting()
     speed: float | None = setting(None, "So many times faster than the trace.")
     trace_start: float | None = setting(None, "Seconds of the trace that are left out.")
@@ -242,7 +246,7 @@ def _one_kind(asked: WorkloadOptions) -> TrafficClass:
         input=parse_lengths(asked.input_tokens or INPUT),
         output=parse_lengths(asked.output_tokens or OUTPUT),
         max_tokens=asked.max_tokens,
-        prefix=SharedPrefixes(groups=groups, group_tokens=tokens) if groups else SharedPrefixes(system_tokens=tokens),
+        prefix=shared_prefixes(asked.prefix_tokens, asked.prefix_groups),
         sessions=Sessions(turns=parse_lengths(asked.turns) if asked.turns else Fixed(1), think_s=asked.think or 0.0),
     )
 

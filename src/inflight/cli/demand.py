@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,19 +13,32 @@ from inflight.cli.traffic import (
     answer_lengths_setting,
     arrivals_of,
     arrivals_setting,
+    classes_setting,
+    prefix_groups_setting,
+    prefix_tokens_setting,
     prompt_lengths_setting,
     seed_setting,
+    shared_prefixes,
     slo_setting,
+    think_setting,
     trace_setting,
+    turns_setting,
 )
-from inflight.config.setting import setting
+from inflight.config.setting import above_zero, at_least, check_settings, option, setting
+from inflight.metrics.slo import Slo, SloError, parse_slos
 from inflight.planning.demand import Demand, Drawn, Traced, fitting
+from inflight.planning.mixture import Mixed, steady_rate
 from inflight.planning.traffic import analyze_traffic
-from inflight.workload.arrivals import Gamma, Poisson
-from inflight.workload.lengths import parse_lengths
+from inflight.workload.arrivals import Arrivals, Constant, Poisson
+from inflight.workload.classes import Sessions, TrafficClass, read_classes
+from inflight.workload.lengths import Fixed, parse_lengths
 from inflight.workload.traces import load
 
-_WHOLE = "give --input-tokens, --output-tokens and --rate (or --arrivals), or a --trace"
+_WHOLE = "give --input-tokens, --output-tokens and --rate (or --arrivals), --classes, or a --trace"
+_LENGTHS = ("input_tokens", "output_tokens")
+_OF_PROMPTS = ("prefix_tokens", "prefix_groups", "turns", "think", "turn_tokens")
+UNKNOWN_RATE = 1.0  # requests/s, until another is found
+REGULAR = 0.01  # squared CV of gaps that are all but equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,47 +46,164 @@ class DemandOptions:
     """Demand on a deployment, and its limits of latency."""
 
     trace: Path | None = trace_setting("Demand and SLOs")
+    classes: Path | None = classes_setting()
     input_tokens: str | None = prompt_lengths_setting()
     output_tokens: str | None = answer_lengths_setting()
-    rate: float | None = setting(None, "Requests per second, Poisson; of a trace its busiest five minutes.")
+    prefix_tokens: int | None = prefix_tokens_setting()
+    prefix_groups: int | None = prefix_groups_setting()
+    turns: str | None = turns_setting()
+    turn_tokens: str | None = setting(
+        None, "New tokens of each turn after the first; as --input-tokens unless set.", metavar="FORM"
+    )
+    think: float | None = think_setting()
+    rate: float | None = setting(
+        None, "Requests (conversations, with --turns) per second, Poisson; of a trace its busiest five minutes."
+    )
     arrivals: str | None = arrivals_setting()
     slo: tuple[str, ...] = slo_setting()
     seed: int = seed_setting()
 
 
-def demand_of(asked: DemandOptions, max_tokens: int) -> Demand:
-    """Return the demand. max_tokens: of prompt and answer together, that the model takes. Raises click.UsageError."""
-    rate, gap_variation = _arrivals(asked)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedDemandOptions(DemandOptions):
+    """Demand of a plan, whose load may have to be found."""
+
+    sessions: float | None = setting(
+        None, "Conversations or agents that are open all the time, in place of --rate.", bound=above_zero("sessions")
+    )
+    gpus: int | None = setting(
+        None, "GPUs (or machines) that there are: how much they serve, in place of --rate.", bound=at_least(1)
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def finds_load(self) -> bool:
+        """Return whether the rate is not known beforehand."""
+        return self.sessions is not None or self.gpus is not None
+
+
+def slos_of(asked: DemandOptions) -> tuple[Slo, ...]:
+    """Return the SLOs: those of --slo, and targets of classes, each to be met by 99 % of the requests of its class.
+    Raises SloError, WorkloadError."""
+    found = parse_slos(asked.slo)
+    classes = {} if asked.classes is None else {one.name: one for one in read_classes(asked.classes)}
+    for slo in found:
+        if slo.traffic and slo.traffic not in classes:
+            known = f"known are {', '.join(classes)}" if classes else "there are no --classes"
+            raise SloError(f"--slo limits the class {slo.traffic!r}, but {known}.")
+    stated = {(slo.traffic, slo.metric) for slo in found}
+    targets = ((name, limit) for name, one in classes.items() for limit in one.targets.limits())
+    of_classes = [Slo(limit.metric, limit.seconds, traffic=name) for name, limit in targets]
+    return (*found, *(slo for slo in of_classes if (slo.traffic, slo.metric) not in stated))
+
+
+def demand_of(asked: DemandOptions, max_tokens: int, *, is_pooled: bool = False) -> Demand:
+    """Return the demand.
+
+    Args:
+        asked: The options.
+        max_tokens: Of prompt and answer together, that the model takes.
+        is_pooled: Whether answers are vectors, which have no tokens.
+
+    Raises:
+        click.UsageError: Options do not go together.
+    """
+    _check(asked)
+    coming = _arrivals(asked)
     if asked.trace is not None:
-        for name, form in (("--input-tokens", asked.input_tokens), ("--output-tokens", asked.output_tokens)):
-            if form is not None:
-                raise click.UsageError(f"--trace has the lengths of requests; leave {name} out.")
         trace = fitting(load(asked.trace).workload(asked.trace.name), max_tokens)
-        rate = analyze_traffic(trace).peak_rate if rate is None else rate
-        retimed = None if asked.arrivals is None else gap_variation
+        given = None if coming is None else steady_rate(coming)
+        rate = analyze_traffic(trace).peak_rate if given is None else given[0]
+        retimed = None if asked.arrivals is None or given is None else given[1] or REGULAR
         return Traced(trace, rate, retimed=retimed, longest=max_tokens)
-    if asked.input_tokens is None or asked.output_tokens is None or rate is None:
-        given = {"--input-tokens": asked.input_tokens, "--output-tokens": asked.output_tokens, "--rate": rate}
-        missing = next(name for name, value in given.items() if value is None)
-        raise click.UsageError(f"Missing option '{missing}'; {_WHOLE}.")
+    if asked.classes is not None:
+        classes = read_classes(asked.classes)
+        if _given(asked, "gpus") is not None and any(one.share is not None for one in classes):
+            coming = Poisson(UNKNOWN_RATE)
+        return Mixed.of(classes, coming, max_tokens)
+    if is_pooled:
+        asked = replace(asked, output_tokens=_no_answers(asked))
+    _check_complete(asked, coming)
+    assert asked.input_tokens is not None and asked.output_tokens is not None
     lengths = parse_lengths(asked.input_tokens), parse_lengths(asked.output_tokens)
-    demand = Drawn(rate, *lengths, gap_variation, max_tokens)
-    demand.check_lengths()
-    return demand
+    if any(getattr(asked, name) is not None for name in _OF_PROMPTS):
+        demand = Mixed.of([_class_of(asked)], coming or Constant(UNKNOWN_RATE), max_tokens)
+        return replace(demand, sessions=_given(asked, "sessions"))
+    rate, gap_variation = (UNKNOWN_RATE, 1.0) if coming is None else steady_rate(coming)
+    drawn = Drawn(rate, *lengths, gap_variation or REGULAR, max_tokens)
+    drawn.check_lengths()
+    return drawn
 
 
-def _arrivals(asked: DemandOptions) -> tuple[float | None, float]:
-    """Return the rate, and the squared coefficient of variation of the gaps. A trace with a rate keeps its own
-    bursts."""
-    match arrivals_of(asked.rate, asked.arrivals):
-        case None:
-            return None, 1.0
-        case Poisson(rate):
-            return rate, 1.0
-        case Gamma(rate, burstiness):
-            return rate, 1 / burstiness
-        case other:
-            raise click.UsageError(
-                f"--arrivals {other} is no steady random process, which sizing needs; give --rate, or --arrivals "
-                "poisson:R or gamma:R:BURSTINESS."
-            )
+def _given(asked: DemandOptions, name: str) -> Any:
+    """Return an option's value; None where it is not given, or the verb does not have it."""
+    return getattr(asked, name, None)
+
+
+def _no_answers(asked: DemandOptions) -> str:
+    if asked.output_tokens is not None:
+        raise click.UsageError(
+            "--output-tokens is of answers, and this model answers with vectors, which have no tokens; leave it out."
+        )
+    return "1"
+
+
+def _arrivals(asked: DemandOptions) -> Arrivals | None:
+    """Return the arrivals; None: they are to be found, or those of a trace or of classes."""
+    if _given(asked, "sessions") is not None:
+        return Constant(UNKNOWN_RATE)  # as many begin as end
+    return arrivals_of(asked.rate, asked.arrivals)
+
+
+def _check(asked: DemandOptions) -> None:
+    """Raise click.UsageError for options that do not go together."""
+    stated = "arrivals" if asked.rate is None else "rate"
+    loads = [name for name in (stated, "sessions", "gpus") if _given(asked, name) is not None]
+    if len(loads) > 1:
+        first, second = (option(name) for name in loads[:2])
+        raise click.UsageError(f"{first} and {second} both say how much traffic there is; give one of them.")
+    if asked.trace is not None and asked.classes is not None:
+        raise click.UsageError("--trace and --classes both describe the requests; give one of them.")
+    for source in ("trace", "classes"):
+        if getattr(asked, source) is None:
+            continue
+        for name in (*_LENGTHS, *_OF_PROMPTS, "sessions"):
+            if _given(asked, name) is not None:
+                what = "has the lengths of requests" if name in _LENGTHS else f"has no place for {option(name)}"
+                raise click.UsageError(f"--{source} {what}; leave {option(name)} out.")
+    if asked.turns is None:
+        for name in ("think", "turn_tokens", "sessions"):
+            if _given(asked, name) is not None:
+                raise click.UsageError(f"{option(name)} is of conversations of several turns; give --turns, too.")
+    if asked.prefix_groups and not asked.prefix_tokens:
+        raise click.UsageError(
+            f"--prefix-groups is {asked.prefix_groups}, but prefixes have no length; give --prefix-tokens."
+        )
+    if asked.rate is not None and not math.isfinite(asked.rate):
+        raise click.UsageError(f"--rate is {asked.rate}, which no deployment serves; give requests per second.")
+
+
+def _check_complete(asked: DemandOptions, coming: Arrivals | None) -> None:
+    given = {option(name): getattr(asked, name) for name in _LENGTHS}
+    given["--rate"] = coming if _given(asked, "gpus") is None else UNKNOWN_RATE
+    missing = next((name for name, value in given.items() if value is None), None)
+    if missing is not None:
+        raise click.UsageError(f"Missing option '{missing}'; {_WHOLE}.")
+
+
+def _class_of(asked: DemandOptions) -> TrafficClass:
+    assert asked.input_tokens is not None and asked.output_tokens is not None
+    return TrafficClass(
+        name="",
+        share=1.0,
+        input=parse_lengths(asked.input_tokens),
+        output=parse_lengths(asked.output_tokens),
+        prefix=shared_prefixes(asked.prefix_tokens, asked.prefix_groups),
+        sessions=Sessions(
+            turns=Fixed(1) if asked.turns is None else parse_lengths(asked.turns),
+            think_s=asked.think or 0.0,
+            added=None if asked.turn_tokens is None else parse_lengths(asked.turn_tokens),
+        ),
+    )

@@ -10,7 +10,7 @@ import click
 from msgspec import to_builtins
 
 from inflight.cli.declared import settings_options, takes
-from inflight.cli.demand import DemandOptions, demand_of
+from inflight.cli.demand import PlannedDemandOptions, demand_of, slos_of
 from inflight.cli.drafts import DraftOptions
 from inflight.cli.files import check_writable
 from inflight.cli.layouts import LayoutOptions, layouts_of
@@ -22,7 +22,6 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import setting
 from inflight.counted import counted
-from inflight.metrics.slo import parse_slos
 from inflight.planning.engine_config import configuration
 from inflight.planning.explored import explore
 from inflight.planning.parallel import cores
@@ -68,7 +67,7 @@ class OutputOptions:
 
 
 @click.command("plan", cls=AskingVerb)
-@takes(machine=PricedMachineOptions, asked=DemandOptions)
+@takes(machine=PricedMachineOptions, asked=PlannedDemandOptions)
 @settings_options(SchedulingSettings, only=("strategy", "policy"), group="Settings")
 @settings_options(EngineSettings, only=("max_num_seqs", "max_num_batched_tokens"), group="Settings")
 @takes(depth=DepthOptions, layouts=LayoutOptions, drafts=DraftOptions)
@@ -76,7 +75,7 @@ class OutputOptions:
 @takes(output=OutputOptions)
 def command(
     machine: PricedMachineOptions,
-    asked: DemandOptions,
+    asked: PlannedDemandOptions,
     depth: DepthOptions,
     layouts: LayoutOptions,
     drafts: DraftOptions,
@@ -92,7 +91,7 @@ def command(
     """
     if machine.step_model is not None:
         refuse(machine, ("model", "family"), "--hardware", "--step-model")
-    slos = parse_slos(asked.slo)
+    slos = slos_of(asked)
     check_slos(slos)
     for path in (output.write_config, output.html):
         check_writable(path, reads=[asked.trace, machine.step_model, machine.hardware_file])
@@ -110,6 +109,7 @@ def command(
         seed=asked.seed,
         drafts=tried,
         layouts=layouts_of(layouts),
+        gpus=asked.gpus,
     )
     answer = plan(
         question,

@@ -9,6 +9,7 @@ import click
 
 from inflight.config.setting import setting
 from inflight.workload.arrivals import Arrivals, AtOnce, Poisson, parse_arrivals
+from inflight.workload.classes import SharedPrefixes
 
 
 def prompt_lengths_setting(default: str = "", group: str = "") -> str | None:
@@ -35,6 +36,38 @@ def seed_setting() -> int:
 def trace_setting(group: str = "") -> Path | None:
     """Declare --trace."""
     return setting(None, "Trace of requests; its format is detected.", group, path="present file")
+
+
+def classes_setting() -> Path | None:
+    """Declare --classes."""
+    return setting(None, "TOML file of several kinds of traffic, [classes.NAME] each.", path="present file")
+
+
+def prefix_tokens_setting() -> int | None:
+    """Declare --prefix-tokens."""
+    return setting(None, "Tokens that prompts share, before their own.")
+
+
+def prefix_groups_setting() -> int | None:
+    """Declare --prefix-groups."""
+    return setting(None, "Number of different shared prefixes.")
+
+
+def turns_setting() -> str | None:
+    """Declare --turns."""
+    return setting(None, "Requests of a conversation; of a trace, at most.", metavar="FORM")
+
+
+def think_setting() -> float | None:
+    """Declare --think."""
+    return setting(None, "Mean seconds between an answer and the next turn.")
+
+
+def shared_prefixes(tokens: int | None, groups: int | None) -> SharedPrefixes:
+    """Return the prefixes of --prefix-tokens and --prefix-groups."""
+    if groups:
+        return SharedPrefixes(groups=groups, group_tokens=tokens or 0)
+    return SharedPrefixes(system_tokens=tokens or 0)
 
 
 def slo_setting() -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast, get_args
 
 from inflight.metrics.observation import GAP_SHARE, LatencyMetric, Observation, Targets, figure_name
@@ -18,7 +18,7 @@ from inflight.metrics.observation import GAP_SHARE, LatencyMetric, Observation, 
 Metric = Literal["ttft", "tpot", "itl", "e2e"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 SHARE = 0.99  # of the requests, by default
-_FORM = re.compile(r"(\w+)\s*=\s*([0-9.]+)\s*(?:ms)?\s*(?:\(p(\d+(?:\.\d+)?)\))?")
+_FORM = re.compile(r"(?:([\w-]+)\.)?(\w+)\s*=\s*([0-9.]+)\s*(?:ms)?\s*(?:\(p(\d+(?:\.\d+)?)\))?")
 
 
 class SloError(ValueError):
@@ -27,11 +27,13 @@ class SloError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """A limit in seconds, and the share that has to meet it: of the requests, for itl of each request's own gaps."""
+    """A limit in seconds, and the share that has to meet it: of the requests, for itl of each request's own gaps.
+    traffic: name of the class whose requests it is about; "": all."""
 
     metric: LatencyMetric
     limit: float
     share: float = SHARE
+    traffic: str = ""
 
     @property
     def of_requests(self) -> float:
@@ -41,9 +43,10 @@ class Slo:
     @property
     def name(self) -> str:
         """The name of what it limits, as reports show its value."""
+        of_class = f"{self.traffic}: " if self.traffic else ""
         if self.metric == "itl":
-            return figure_name(self.metric, self.share)
-        return f"{figure_name(self.metric, self.share)} p{self.share * 100:g}"
+            return f"{of_class}{figure_name(self.metric, self.share)}"
+        return f"{of_class}{figure_name(self.metric, self.share)} p{self.share * 100:g}"
 
     @property
     def paces(self) -> bool:
@@ -65,7 +68,8 @@ class Slo:
         A request that did not complete counts as infinite, one with nothing to measure (itl and tpot of an answer of
         one token) as 0; nan where no request has anything to measure.
         """
-        figures = [one.figure(self.metric, self.share) for one in observations]
+        counted = (one for one in observations if self.traffic in ("", one.traffic))
+        figures = [one.figure(self.metric, self.share) for one in counted]
         if all(figure is None for figure in figures):
             return math.nan
         return _maximum(sorted(figure or 0.0 for figure in figures), self.of_requests)
@@ -98,7 +102,7 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
     """Read texts of one or more SLOs, separated by commas. Raises SloError."""
     found = [_parse(part.strip()) for text in texts for part in text.split(",") if part.strip()]
     for slo in found:
-        if sum((other.metric, other.share) == (slo.metric, slo.share) for other in found) > 1:
+        if sum(replace(other, limit=slo.limit) == slo for other in found) > 1:
             raise SloError(f"--slo gives two limits for {slo.metric} at p{slo.share * 100:g}; give one.")
     return tuple(found)
 
@@ -127,6 +131,11 @@ def targets(slos: Iterable[Slo]) -> Targets:
     limits: dict[str, float] = {}
     shares = set()
     for slo in slos:
+        if slo.traffic:
+            raise SloError(
+                f"--slo limits the class {slo.traffic!r} alone, but requests are evaluated by one set of limits here; "
+                "give it as a target of the class (ttft_ms and so on in its table)."
+            )
         limits[slo.metric] = min(slo.limit, limits.get(slo.metric, math.inf))
         if slo.metric == "itl":
             shares.add(slo.share)
@@ -141,9 +150,9 @@ def _parse(text: str) -> Slo:
     match = _FORM.fullmatch(text)
     if match is None:
         raise _unreadable(text)
-    metric, limit, share = match[1].lower(), match[2], match[3]
+    traffic, metric, limit, share = match[1] or "", match[2].lower(), match[3], match[4]
     if metric not in get_args(LatencyMetric):
-        raise _unreadable(text, f", and {match[1]!r} is no latency")
+        raise _unreadable(text, f", and {match[2]!r} is no latency")
     try:
         seconds = float(limit) / 1e3
     except ValueError:
@@ -151,7 +160,7 @@ def _parse(text: str) -> Slo:
     percent = 100 * SHARE if share is None else float(share)
     if seconds <= 0 or not 0 < percent < 100:
         raise _unreadable(text, ", but limits are above 0, and percentiles above 0 and below 100")
-    return Slo(cast(LatencyMetric, metric), seconds, round(percent / 100, 9))
+    return Slo(cast(LatencyMetric, metric), seconds, round(percent / 100, 9), traffic)
 
 
 def _unreadable(text: str, cause: str = "") -> SloError:

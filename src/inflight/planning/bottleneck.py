@@ -77,8 +77,8 @@ def _missed_first(candidate: Candidate, missed: Trial, traffic: Traffic) -> str:
         trend = missed.summary.ttft_trend
         return sentence("growing_queue", rate=missed.rate, rise=0.0 if trend is None else trend.rise)
     slo, value = missed.missed[0]
-    longest, seconds = traffic.input.p99, 0.0
-    if slo.metric == "ttft" and longest is not None:
+    longest, seconds = traffic.long_prompt(slo.traffic), 0.0
+    if slo.metric == "ttft":
         seconds = prompt_seconds(candidate.machine.model, longest, candidate.config.max_num_batched_tokens)
     prompt = longest if seconds >= LONG * slo.limit else None
     return sentence("missed_first", slo=slo, value=value, rate=missed.rate, prompt=prompt, seconds=seconds)

@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 from inflight.metrics.observation import Targets
+from inflight.planning.mixture import Mixed
+from inflight.planning.replica_workload import LONGEST, MAX_CUT_SHARE, arrivals, at_rate, with_max_tokens
 from inflight.planning.traffic import Traffic, analyze_traffic
-from inflight.workload.arrivals import Arrivals, Gamma, Poisson
 from inflight.workload.lengths import Lengths
 from inflight.workload.workload import Entry, Workload, WorkloadError
 
 MIN_GAP_VARIATION = 0.25  # that a trace is taken to have at least, where it is to become burstier
-MAX_CUT_SHARE = 0.1  # of requests that may be drawn longer than the model takes, and are cut
 SAMPLE = 4000  # requests that a demand's figures are taken from
-LONGEST = 2**20  # tokens of prompt and answer, where no model sets a limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +46,18 @@ class Drawn:
     def mean_rate(self) -> float:
         return self.rate
 
+    def share_of(self, name: str) -> float:
+        """Return the share of a class in the requests; all are of one."""
+        return 1.0
+
+    def settling(self, rate: float, residents: float) -> float:
+        """Return the requests after which contexts grow no further."""
+        return 0.0
+
+    def sample_requests(self, most: int) -> int:
+        """Return the requests that figures are taken from."""
+        return most
+
     @property
     def max_requests(self) -> float:
         return math.inf
@@ -67,7 +77,7 @@ class Drawn:
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
         """Draw requests for one replica; raise WorkloadError for a rate that is not above 0."""
         lengths, coming = Random(f"{seed}/lengths"), arrivals(rate, self.gap_variation)
-        times = _at_rate(list(itertools.islice(coming.times(Random(f"{seed}/arrivals")), requests)), rate)
+        times = at_rate(list(itertools.islice(coming.times(Random(f"{seed}/arrivals")), requests)), rate)
         entries, cut = [], 0
         for time in times:
             prompt = max(1, round(self.prompt_stretch * self.input.draw(lengths)))
@@ -77,7 +87,7 @@ class Drawn:
             entries.append(Entry(time, min(prompt, self.longest - output), output))
         name = f"in {self.input}, out {self.output}, {coming}, seed {seed}"
         note = f"{cut / requests:.1%} of the requests were drawn longer than {self.longest:,} tokens and cut to that."
-        return _with_max_tokens(entries, name, (note,) if cut else ())
+        return with_max_tokens(entries, name, (note,) if cut else ())
 
     def burstier(self, factor: float) -> Drawn:
         """Return the demand with gaps of larger variation."""
@@ -116,6 +126,19 @@ class Traced:
         traffic = analyze_traffic(self.trace)
         return self.rate * traffic.rate / traffic.peak_rate
 
+    def share_of(self, name: str) -> float:
+        """Return the share of a class in the requests."""
+        entries = self.trace.entries
+        return sum(one.traffic == name for one in entries) / len(entries) if name else 1.0
+
+    def settling(self, rate: float, residents: float) -> float:
+        """Return the requests after which contexts grow no further: turns come when they were recorded."""
+        return 0.0
+
+    def sample_requests(self, most: int) -> int:
+        """Return the requests that figures are taken from."""
+        return most
+
     @property
     def max_requests(self) -> float:
         return len(self.trace.entries)
@@ -132,9 +155,9 @@ class Traced:
         if self.retimed is not None:
             drawn = arrivals(rate, self.retimed).times(Random(f"{seed}/arrivals"))
             times = list(itertools.islice(drawn, len(taken)))
-        moved = [replace(one, arrival=at, after=None) for one, at in zip(taken, _at_rate(times, rate), strict=True)]
+        moved = [replace(one, arrival=at, after=None) for one, at in zip(taken, at_rate(times, rate), strict=True)]
         name = f"{self.trace.name}, every {step}. request from {start:,} on, {rate:g}/s"
-        return _with_max_tokens(moved, name, self.trace.notes)
+        return with_max_tokens(moved, name, self.trace.notes)
 
     def _stretched(self, entry: Entry) -> Entry:
         """Scale the lengths, up to what the engine accepts."""
@@ -148,17 +171,12 @@ class Traced:
         return replace(self, retimed=max(MIN_GAP_VARIATION, analyze_traffic(self.trace).gap_variation) * factor)
 
 
-Demand = Drawn | Traced
-
-
-def arrivals(rate: float, gap_variation: float) -> Arrivals:
-    """Return arrivals of this rate and squared coefficient of variation."""
-    return Poisson(rate) if gap_variation == 1 else Gamma(rate, 1 / gap_variation)
+Demand = Drawn | Traced | Mixed
 
 
 def traffic_of(demand: Demand) -> Traffic:
     """Return the figures of the whole demand, from a sample at its own rate."""
-    return analyze_traffic(demand.workload(demand.rate, SAMPLE, 0))
+    return analyze_traffic(demand.workload(demand.rate, demand.sample_requests(SAMPLE), 0))
 
 
 def fitting(trace: Workload, max_tokens: int) -> Workload:
@@ -186,21 +204,7 @@ def _check_rate(name: str, rate: float) -> None:
         raise WorkloadError(f"{name} is {rate:g}; give requests per second, above 0.")
 
 
-def _at_rate(times: list[float], rate: float) -> list[float]:
-    """Shift times to begin at 0 and stretch them to a mean gap of 1/rate."""
-    span = times[-1] - times[0]
-    scale = (len(times) - 1) / rate / span if span > 0 else 1.0
-    return [(time - times[0]) * scale for time in times]
-
-
 def _busiest(entries: tuple[Entry, ...], span: int) -> int:
     """Return the index from which so many requests come within the shortest time."""
     starts = range(len(entries) - span + 1)
     return min(starts, key=lambda start: entries[start + span - 1].arrival - entries[start].arrival)
-
-
-def _with_max_tokens(entries: Sequence[Entry], name: str, notes: tuple[str, ...]) -> Workload:
-    """Make a workload in which each request asks for as many tokens as the longest answer has: clients do not know
-    lengths beforehand, and strategies that reserve memory must not know them either."""
-    longest = max((one.output_tokens for one in entries), default=1)
-    return Workload(tuple(replace(one, max_tokens=longest) for one in entries), name, notes=notes)

@@ -16,12 +16,14 @@ _TRIALS = 4
 
 @dataclass(frozen=True, slots=True)
 class LimitCost:
-    """replicas: that are enough with `relaxed` in place of `slo`. saved: fewer than planned."""
+    """replicas: that are enough with `relaxed` in place of `slo`. saved: fewer than planned. rate: requests/s that each
+    replica serves then."""
 
     slo: Slo
     relaxed: Slo
     replicas: int
     saved: int
+    rate: float
 
 
 def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) -> LimitCost:
@@ -40,7 +42,7 @@ def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) ->
     missed = best.capacity.missed
     if candidate.proposal.config == best.proposal.config:
         if missed is not None and slo not in (one for one, _ in missed.missed):
-            return LimitCost(slo, relaxed, replicas, 0)  # another limit is in the way
+            return LimitCost(slo, relaxed, replicas, 0, best.rate)  # another limit is in the way
         rows = best.proposal.config.max_num_seqs
         candidate = replace(best, config=replace(best.config, max_num_seqs=rows))
 
@@ -50,5 +52,6 @@ def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) ->
     most = ceiling(candidate)
     guess = max(NEXT * best.rate, min(candidate.guess, most))
     met = find_capacity(trial, guess, ROUGH, _TRIALS, trickle=False, worth=best.rate, ceiling=most).met
-    needed = replicas if met is None else min(replicas, whole_engines(runner.question.demand.rate / met.rate))
-    return LimitCost(slo, relaxed, needed, replicas - needed)
+    rate = best.rate if met is None else max(best.rate, met.rate)
+    needed = min(replicas, whole_engines(runner.question.demand.rate / rate))
+    return LimitCost(slo, relaxed, needed, replicas - needed, rate)

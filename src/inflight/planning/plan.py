@@ -17,11 +17,13 @@ from inflight.planning.energy import Energy, energy_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.layouts import LayoutOutlook
 from inflight.planning.limits import LimitCost
+from inflight.planning.load import expected_load, measured_load, too_few_gpus
+from inflight.planning.mixture import Mixed
 from inflight.planning.ranking import RankedPlan, ranked
 from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
 from inflight.planning.sensitivity import Measurement
-from inflight.planning.simulation import Topology, Trial
+from inflight.planning.simulation import ROUTER, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner
 from inflight.planning.stages import Progress, Stages, quiet
 from inflight.planning.traffic import Traffic
@@ -61,7 +63,9 @@ class Plan:
     trials; high None: no number meets the SLOs there. trial: at the planned load. spans: latency → (low, high) for p50,
     p95, p99 in seconds, over seeds and over both ends of what is uncertain. utilisation: planned load over the highest
     one that meets the SLOs. others: machines that were simulated too (rate 0: none meets the SLOs). speculation,
-    layouts: None where not asked for. is_first: not refined: only the planned load was simulated, so that the interval,
+    layouts: None where not asked for. rates: requests/s that the replicas serve at the slow and at the fast end.
+    router: before the replicas.
+    is_first: not refined: only the planned load was simulated, so that the interval,
     the spans, and what refines are not known.
     """
 
@@ -86,7 +90,17 @@ class Plan:
     speculation: outlook.SpeculationOutlook | None = None
     routers: Sequence[outlook.RouterNeed] = ()
     layouts: LayoutOutlook | None = None
+    rates: tuple[float, float] = (0.0, 0.0)
+    router: str = ROUTER
     is_first: bool = False
+
+    @property
+    def sessions(self) -> float | None:
+        """Return the conversations that are open at once; None where requests are single ones."""
+        demand = self.question.demand
+        if not isinstance(demand, Mixed) or demand.mean_turns <= 1:
+            return None
+        return demand.sessions or demand.sessions_at(demand.rate, self.trial.summary.e2e.mean or 0.0)
 
     @property
     def gpus(self) -> int:
@@ -201,14 +215,20 @@ def plan(
     traffic = traffic_of(question.demand)
     found = sizing.candidates(question, traffic)
     if not found:
-        raise PlanError(sentence("does_not_fit", machines=question.machines, longest=traffic.longest))
+        too_few = too_few_gpus(question)
+        raise PlanError(too_few or sentence("does_not_fit", machines=question.machines, longest=traffic.longest))
+    expected = expected_load(question, found, traffic)
+    if expected is not question:
+        question, traffic = expected, traffic_of(expected.demand)
+        found = sizing.candidates(question, traffic)
     runner = TrialRunner(question, traffic, cache)
     stages = Stages({**{_search_of(one): SEARCH for one in found[: sizing.SIMULATED]}, PLANNED: 2.0}, progress)
     measured = _measure(runner, found, stages, fast)
     usable = [one for one in measured if one.rate]
     if not usable:
         return Infeasible(question, traffic, measured)
-    best = min(usable, key=lambda one: (one.gpus(question.demand), one.machine.gpus))
+    best = _best(usable, question)
+    runner = runner.asking(measured_load(question, best))
     others = [one for one in measured if one.machine is not best.machine]
     stages.begin(PLANNED)
     answer = _first(runner, best, others, fast)
@@ -217,15 +237,25 @@ def plan(
         return replace(answer, is_first=True)
     if first is not None:
         first(answer)
+    runner = runner.asking(answer.question)
     refined = refine(
         runner, answer.chosen, answer.replicas, answer.trial, strategies, workers, progress, stages.seconds_per_trial
     )
     return _with(answer, refined)
 
 
+def _best(usable: Sequence[Candidate], question: Question) -> Candidate:
+    """Return the machine that takes the fewest GPUs, or of which as many as there are serve the most."""
+    if question.gpus is None:
+        return min(usable, key=lambda one: (one.gpus(question.demand), one.machine.gpus))
+    gpus = question.gpus
+    return max(usable, key=lambda one: (one.rate * (gpus // one.machine.gpus), -one.machine.gpus))
+
+
 def _with(answer: Plan, refined: Refined) -> Plan:
     return replace(
         answer,
+        rates=(answer.replicas * refined.rates[0], answer.replicas * refined.rates[1]),
         replicas_low=refined.replicas_low,
         replicas_high=refined.replicas_high,
         spans=_spans([answer.trial, *refined.trials]),
@@ -266,8 +296,8 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
 
 def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fast: bool) -> Plan:
     """Return the first answer: the planned load was simulated, and nothing beside it. fast: in a shorter trial."""
-    question, traffic = runner.question, runner.traffic
-    best, replicas, trial = _plan_replicas(runner, best, 1.0 if fast else sizing.THOROUGHLY, decides=not fast)
+    traffic, reads = runner.traffic, 1.0 if fast else sizing.THOROUGHLY
+    question, best, replicas, trial = _plan_replicas(runner, best, reads, decides=not fast)
     return Plan(
         question=question,
         traffic=traffic,
@@ -283,22 +313,33 @@ def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fa
         others=others,
         warnings=warnings(question, traffic, best, trial, replicas),
         cost=_cost(best, replicas, question, traffic),
+        router=runner.topology(replicas).router,
     )
 
 
-def _plan_replicas(runner: TrialRunner, best: Candidate, reads: float, decides: bool) -> tuple[Candidate, int, Trial]:
+def _plan_replicas(
+    runner: TrialRunner, best: Candidate, reads: float, decides: bool
+) -> tuple[Question, Candidate, int, Trial]:
     """Return the replicas that meet the SLOs with another seed than that of the search, which may be harder; with as
-    many request slots as the search needed, if those are enough for the bursts. reads: times the usual requests.
-    decides: whether a trial runs on until it decides the SLOs."""
-    demand, overrides = runner.question.demand, runner.question.overrides
-    replicas, met = best.replicas(demand), best.capacity.met
+    many request slots as the search needed, if those are enough for the bursts. Where there are so many GPUs, they get
+    fewer requests instead.
+
+    Args:
+        runner: Runs trials.
+        best: The chosen machine.
+        reads: Times the usual requests of a trial.
+        decides: Whether a trial runs on until it decides the SLOs.
+    """
+    question, overrides = runner.question, runner.question.overrides
+    replicas, met = best.replicas(question.demand), best.capacity.met
     one = best if met is None else replace(best, config=sizing.with_fewer_rows(best, runner.traffic, met, overrides))
 
     def run() -> Trial:
-        pooled = Topology(min(one.pooled, replicas))
-        trial = runner.run(one, demand.rate / replicas, seed=2, reads=reads, topology=pooled)
-        if decides and trial.undecided and runner.question.sizes.decisive:  # it runs on
-            trial = runner.run(one, demand.rate / replicas, seed=2, topology=pooled, decides=True)
+        pooled = runner.topology(min(one.pooled, replicas))
+        rate = question.demand.rate / replicas
+        trial = runner.run(one, rate, seed=2, reads=reads, topology=pooled)
+        if decides and trial.undecided and question.sizes.decisive:  # it runs on
+            trial = runner.run(one, rate, seed=2, topology=pooled, decides=True)
         return trial
 
     trial = run()
@@ -306,13 +347,17 @@ def _plan_replicas(runner: TrialRunner, best: Candidate, reads: float, decides: 
         fewer, one = one, best
         trial = run()
         one = best if trial.met else fewer  # the load is too high for either
-    for _ in range(HARDER if runner.question.slos else 0):
+    for _ in range(HARDER if question.slos else 0):
         if trial.met:
             break
-        replicas = max(replicas + 1, round(sizing.HARDER_BY * replicas))
+        if question.gpus is None:
+            replicas = max(replicas + 1, round(sizing.HARDER_BY * replicas))
+        else:
+            demand = question.demand
+            question = replace(question, demand=replace(demand, rate=demand.rate / sizing.HARDER_BY))
         trial = run()
         one = replace(one, rate=trial.rate) if trial.met else one
-    return replace(one, pooled=min(one.pooled, replicas)), replicas, trial
+    return question, replace(one, pooled=min(one.pooled, replicas)), replicas, trial
 
 
 def _spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]]:

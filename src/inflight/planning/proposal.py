@@ -153,8 +153,10 @@ def _budget(machine: Machine, traffic: Traffic, rows: int, slos: tuple[Slo, ...]
 
     # Where no step keeps the limit, it is missed in any case, and the prompt decides.
     allowed = list(filter(keeps, budgets)) or list(budgets)
-    alone = {budget: prompt_seconds(model, traffic.input.p99 or 1.0, budget) for budget in allowed}
-    ttft = min((PROMPT_SHARE * slo.limit for slo in slos if slo.metric == "ttft"), default=math.inf)
+    tightest = min((slo for slo in slos if slo.metric == "ttft"), key=lambda slo: slo.limit, default=None)
+    tokens = traffic.long_prompt("" if tightest is None else tightest.traffic)
+    alone = {budget: prompt_seconds(model, tokens, budget) for budget in allowed}
+    ttft = math.inf if tightest is None else PROMPT_SHARE * tightest.limit
     fastest = min(alone.values())
     longest = max(PROMPT_NEARLY * fastest, min(ttft, PROMPT_SLOWEST * fastest))
     quick = [budget for budget in allowed if alone[budget] <= longest]

@@ -32,10 +32,12 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Refined:
-    """Refinements of an answer, as in `plan.Plan`. trials: of the planned load, with another seed and at both ends."""
+    """Refinements of an answer, as in `plan.Plan`. rates: requests/s of each replica at the slow and at the fast end.
+    trials: of the planned load, with another seed and at both ends."""
 
     replicas_low: int
     replicas_high: int | None
+    rates: tuple[float, float]
     trials: Sequence[Trial]
     changes: Sequence[outlook.Change]
     limits: Sequence[LimitCost]
@@ -92,6 +94,7 @@ def refine(
     return Refined(
         low,
         high,
+        (min(slow, best.rate), max(fast, best.rate)),
         (found[_OTHER_SEED], *at_ends),
         [found[_change(name)] for name in CHANGES],
         [found[_limit(slo)] for slo in runner.question.slos],

@@ -102,6 +102,9 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     steps_in_flight: int
     replicas: int
     replicas_interval: tuple[int, int | None] | None
+    rate: float
+    rate_interval: tuple[float, float] | None
+    sessions: float | None
     gpus: int
     nodes: int | None
     tensor_parallel: int
@@ -173,6 +176,9 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
         replicas=answer.replicas,
         refined=not answer.is_first,
         replicas_interval=None if answer.is_first else (answer.replicas_low, answer.replicas_high),
+        rate=demand.rate,
+        rate_interval=None if answer.is_first else answer.rates,
+        sessions=answer.sessions,
         gpus=answer.gpus,
         nodes=answer.nodes,
         tensor_parallel=machine.parallelism.tensor,

@@ -4,9 +4,10 @@ engine."""
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from msgspec import structs
@@ -35,6 +36,7 @@ from inflight.workload.workload import Workload
 
 ROUTER = "least-loaded"
 SHARES = (0.5, 0.95, 0.99)
+MAX_WAIT = 0.15  # of the run, in the median of a class: beyond, its queue grows without end
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,8 @@ class Trial:
     values: SLO → its percentile in seconds. percentiles: latency → p50, p95, p99 in seconds. spent: of the measured
     part's steps. outside: sentence → share of the steps beyond what the step model was fitted on. Of the whole run, all
     engines together: preemptions; busy_tokens_per_s: output tokens per second of step time; drafted: None without
-    speculation; busy: of each pool, the share of the time to the last arrival that steps took.
+    speculation; busy: of each pool, the share of the time to the last arrival that steps took. offered_by: measured
+    requests of each class, where there are several; behind: a class whose queue grows without end; "": none.
     """
 
     rate: float
@@ -196,6 +199,8 @@ class Trial:
     busy_tokens_per_s: float = 0.0
     drafted: Drafted | None = None
     busy: tuple[float, ...] = ()
+    offered_by: Mapping[str, int] = field(default_factory=dict)
+    behind: str = ""
 
     @property
     def cached(self) -> float:
@@ -205,7 +210,7 @@ class Trial:
     @property
     def saturated(self) -> bool:
         """Whether waiting still grew when arrivals ended: percentiles would measure the length of the run."""
-        return self.summary.saturated
+        return self.summary.saturated or bool(self.behind)
 
     @property
     def unserved(self) -> int:
@@ -220,7 +225,7 @@ class Trial:
     @property
     def undecided(self) -> tuple[Slo, ...]:
         """Return the SLOs that are met, by fewer requests than decide that."""
-        return undecided(self.values, self.summary.offered) if self.met else ()
+        return undecided(self.values, self.summary.offered, self.offered_by) if self.met else ()
 
     @property
     def missed(self) -> list[tuple[Slo, float]]:
@@ -231,6 +236,8 @@ class Trial:
     @property
     def shortfall(self) -> str:
         """Describe the worst miss. A percentile of a saturated run would measure the length of the run."""
+        if self.behind:
+            return f"the class {self.behind} is behind: its queue grows without end"
         if self.saturated:
             return "it is saturated, and the queue grows without end"
         if not self.missed:
@@ -264,17 +271,25 @@ def try_out(
     meter = Meter(model or machine.model)
     offered = workload if targets is None else with_targets(workload, targets)
     run = simulate_run(machine, config, offered, meter, topology)
-    return trial_of(run, meter, slos, topology, measured)
+    return trial_of(run, meter, slos, topology, measured, workload)
 
 
 def trial_of(
-    run: Simulation, meter: Meter, slos: tuple[Slo, ...], topology: Topology, measured: tuple[float, float]
+    run: Simulation,
+    meter: Meter,
+    slos: tuple[Slo, ...],
+    topology: Topology,
+    measured: tuple[float, float],
+    workload: Workload | None = None,
 ) -> Trial:
-    """Measure a run. meter: the step model that it was simulated with. Others: as of `try_out`."""
-    summary, read = read_off(run.observations, measured)
-    busy_seconds = max(1e-12, math.fsum(one.busy for one in run.replicas))
-    times = [one.intended for one in run.observations]
+    """Measure a run. meter: the step model that it was simulated with. workload: that it ran, where later turns come
+    after their conversation began; None: the times of requests are known. Others: as of `try_out`."""
+    entries = () if workload is None else workload.entries
+    times = [one.arrival for one in entries] or [one.intended for one in run.observations]
     span = max(max(times) - min(times), 1e-9)
+    settles = any(entry.after is not None for entry in entries)
+    summary, read = read_off(run.observations, measured, span, settles)
+    busy_seconds = max(1e-12, math.fsum(one.busy for one in run.replicas))
     pools = (part for part in (run.replicas[: run.first], run.replicas[run.first :]) if part)
     return Trial(
         rate=(len(times) - 1) / span / topology.engines,
@@ -289,6 +304,8 @@ def trial_of(
         drafted=None if topology.drafts is None else _drafted(run),
         # Steps after the last arrival are few.
         busy=tuple(min(1.0, math.fsum(one.busy for one in part) / span / len(part)) for part in pools),
+        offered_by=Counter(one.traffic for one in read if one.traffic),
+        behind=_behind(run.observations, span),
     )
 
 
@@ -300,16 +317,37 @@ def _drafted(run: Simulation) -> Drafted:
     return Drafted(steps / max(1, run.steps), 1 + accepted / max(1, chunks))
 
 
-def read_off(observations: Sequence[Observation], measured: tuple[float, float]) -> tuple[Summary, list[Observation]]:
+def read_off(
+    observations: Sequence[Observation], measured: tuple[float, float], span: float | None = None, settles: bool = False
+) -> tuple[Summary, list[Observation]]:
     """Return the summary of the requests whose intended send time lies between two shares of the arrivals' span, and
     those requests. Whether waiting grew without end is judged over the whole span: a late part of it would seem to have
-    waited long from the start."""
+    waited long from the start.
+
+    Args:
+        observations: Of all requests.
+        measured: The two shares.
+        span: Seconds from the first to the last arrival, after which only turns of open conversations come; None: to
+            the last send time.
+        settles: Whether contexts grow before the measured part, and waiting with them.
+    """
     times = [one.intended for one in observations]
-    first, span = min(times), max(times) - min(times)
+    first = min(times)
+    span = max(times) - first if span is None else span
     window = Window(first + measured[0] * span, first + measured[1] * span)
-    trend = ttft_trend(observations, Window(first, first + span))
+    trend = ttft_trend(observations, Window(window.start if settles else first, first + span))
     summary = replace(summarize(observations, window), ttft_trend=trend)
     return summary, [one for one in observations if window.holds(one.intended)]
+
+
+def _behind(observations: Sequence[Observation], span: float) -> str:
+    """Return the class whose requests wait for a large part of the run, as a low lane does where others take all; its
+    later requests wait less, since arrivals end. Empty where there is none."""
+    waits: dict[str, list[float]] = defaultdict(list)
+    for one in observations:
+        waits[one.traffic].append(math.inf if one.response is None else one.response)
+    behind = (name for name, values in waits.items() if statistics.median(values) > MAX_WAIT * span)
+    return next(behind, "") if len(waits) > 1 else ""
 
 
 def measure_on(loop: EngineLoop, vocab_size: int, workload: Workload, measured: tuple[float, float]) -> Summary:
@@ -323,4 +361,5 @@ def measure_on(loop: EngineLoop, vocab_size: int, workload: Workload, measured: 
         observations = Driver(loop, workload, request_of).run()
     finally:
         loop.close()
-    return read_off(observations, measured)[0]
+    times = [entry.arrival for entry in workload.entries]
+    return read_off(observations, measured, max(times) - min(times))[0]

@@ -8,7 +8,7 @@ that their rate is multiplied, and the answer says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from inflight.planning.machine import Machine
 from inflight.planning.proposal import Overrides, Proposal, budgets_of, propose, rows_in_memory
 from inflight.planning.rendering import sentence
 from inflight.planning.search import Capacity, find_capacity
-from inflight.planning.simulation import Tiers, Topology, Trial, try_out
+from inflight.planning.simulation import ROUTER, Tiers, Topology, Trial, try_out
 from inflight.planning.steady import DRAIN, FILL, Length, length, prompt_seconds, rows_at, steady_state
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_cache import TrialCache
@@ -46,6 +46,8 @@ MIN_READ = 30  # requests of such a trial, however long their answers are
 SPARE_REQUESTS = 1.1  # times the requests that are needed, since chance decides which are in the measured part
 MIN_EXPECTED = 0.05  # of what the closed form serves: a long prompt alone takes all of an SLO on TTFT, or nearly
 HARDER_BY = 1.05  # times the replicas, where a trial misses the SLOs with the planned ones
+MIN_SHARE = 0.02  # of a class in the requests: of a smaller one fewer are measured than decide
+AFFINE = 0.5  # of the prompts' tokens that earlier ones had: no gateway would spread such conversations
 HEADROOM = 0.85  # of saturation, where there is no SLO
 
 
@@ -59,10 +61,17 @@ class Requests(NamedTuple):
     decisive: int = 0
 
 
-def requests_for(slos: Sequence[Slo]) -> Requests:
+def requests_for(slos: Sequence[Slo], shares: Mapping[str, float] | None = None) -> Requests:
     """Return the requests of a trial: enough for the upper end of each percentile's interval. A run that fills and
-    drains long measures a third of its requests (`steady`)."""
-    fewest = max((min_samples(slo.of_requests) for slo in slos), default=0)
+    drains long measures a third of its requests (`steady`).
+
+    Args:
+        slos: Whose percentiles are measured.
+        shares: Of classes in the requests, whose SLOs take as many requests of their own.
+    """
+    shares = shares or {}
+    needed = (min_samples(slo.of_requests) / max(MIN_SHARE, shares.get(slo.traffic, 1.0)) for slo in slos)
+    fewest = math.ceil(max(needed, default=0))
     decisive = math.ceil(SPARE_REQUESTS * fewest)
     return Requests(250, max(450, decisive), max(1000, 3 * decisive), decisive)
 
@@ -89,7 +98,7 @@ class Question:
     machines: ways to run one engine, of which one is chosen. discarded: sentences on others. slos may be empty: then
     the demand is only to be served. seed: of the workloads. requests: of a trial, as `Requests` has them; None: as many
     as the SLOs' percentiles need. drafts: to try speculation with; None: not tried. layouts: to compare; None: not
-    compared.
+    compared. gpus: that there are, where the rate that they serve is asked for; None: the demand has its rate.
     """
 
     machines: Sequence[Machine]
@@ -101,10 +110,13 @@ class Question:
     drafts: SimulatedDrafts | None = None
     layouts: LayoutQuestion | None = None
     discarded: Sequence[str] = ()
+    gpus: int | None = None
 
     @property
     def sizes(self) -> Requests:
-        return requests_for(self.slos) if self.requests is None else Requests(*self.requests)
+        if self.requests is not None:
+            return Requests(*self.requests)
+        return requests_for(self.slos, {slo.traffic: self.demand.share_of(slo.traffic) for slo in self.slos})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +149,11 @@ class TrialRunner:
     def __init__(self, question: Question, traffic: Traffic, cache: TrialCache | None = None):
         self.question, self.traffic, self._cache = question, traffic, cache
 
+    def topology(self, replicas: int) -> Topology:
+        """Return replicas behind the router that deployments are sized with: the least-loaded, which every gateway has;
+        where conversations find most of their prompts cached, one that sends them where that is."""
+        return Topology(replicas, "prefix-aware" if self.traffic.shared > AFFINE else ROUTER)
+
     def asking(self, question: Question) -> TrialRunner:
         """Return a runner for another question about the same traffic."""
         return TrialRunner(question, self.traffic, self._cache)
@@ -160,7 +177,7 @@ class TrialRunner:
         step model, the candidate's settings and its replicas behind a router. decides: whether it takes as many steps
         as the SLOs' percentiles need.
         """
-        topology = topology or Topology(candidate.pooled)
+        topology = topology or self.topology(candidate.pooled)
         traffic = self.traffic if demand is None else traffic_of(demand)
         residents = rows_at(model or candidate.machine.model, traffic, rate, candidate.config.max_num_seqs)
         run, seed = self._length(candidate, rate, topology, residents, reads, decides), self.question.seed + seed
@@ -192,11 +209,13 @@ class TrialRunner:
             steps = MAX_DECODE_STEPS * max(1.0, residents) / self.traffic.output_mean
             affordable = max(MIN_READ, math.floor(steps))
         fewest, most = min(fewest, affordable), min(most, 3 * affordable)
-        if rate < 0.2 * candidate.guess:
+        settling = self.question.demand.settling(rate * engines, engines * residents)
+        if rate < 0.2 * candidate.guess and not settling:
             return Length(fewest)  # hardly two requests meet; the run is long enough by itself
         enough = max(fewest, reads * min(sizes.usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean))))
         lasting = engines * PATIENCE * max_ttft(self.question.slos) * rate
-        return length(engines * residents, min(max(enough, lasting), affordable), max(1.0, reads) * most)
+        measured = min(max(enough, lasting), affordable)
+        return length(engines * residents, measured, max(1.0, reads) * most, settling)
 
 
 def max_ttft(slos: Sequence[Slo]) -> float:
@@ -207,7 +226,8 @@ def max_ttft(slos: Sequence[Slo]) -> float:
 def candidates(question: Question, traffic: Traffic) -> list[Candidate]:
     """Propose settings for each machine that can hold the longest request, the cheapest by the closed form first."""
     check_steps(question.overrides.max_num_batched_tokens, question.sizes.usual, traffic)
-    fitting = [machine for machine in question.machines if machine.tokens >= traffic.longest]
+    available = math.inf if question.gpus is None else question.gpus
+    fitting = [one for one in question.machines if one.tokens >= traffic.longest and one.gpus <= available]
     found = [candidate_for(question, traffic, machine, question.overrides) for machine in fitting]
     return sorted(found, key=lambda one: one.machine.gpus / one.guess)
 
@@ -239,7 +259,8 @@ def _expected_share(machine: Machine, config: EngineConfig, traffic: Traffic, sl
     shares = [0.9]
     for slo in slos:
         if slo.metric == "ttft":
-            alone = prompt_seconds(machine.model, traffic.input.p99 or 1.0, config.max_num_batched_tokens)
+            tokens = traffic.long_prompt(slo.traffic)
+            alone = prompt_seconds(machine.model, tokens, config.max_num_batched_tokens)
             shares.append(1 - alone / slo.limit)
         elif slo.paces:
             shares.append(0.7)

@@ -18,6 +18,8 @@ def check_slos(slos: Sequence[Slo]) -> None:
     """Raise SloError where one SLO can never be missed alone, because another one is at least as hard: one of the two
     is a mistake."""
     for one, other in itertools.permutations(slos, 2):
+        if one.traffic != other.traffic:
+            continue
         if other.metric == one.metric and other.share > one.share and other.limit <= one.limit:
             raise SloError(
                 f"--slo has {other}, with which {one} can never be missed; correct one of them, or leave it out."
@@ -29,6 +31,11 @@ def check_slos(slos: Sequence[Slo]) -> None:
             )
 
 
-def undecided(values: Mapping[Slo, float], requests: int) -> tuple[Slo, ...]:
-    """Return the SLOs that a trial meets with too few requests to decide. values: of each; requests: measured."""
-    return tuple(slo for slo, value in values.items() if value <= slo.limit and requests < min_samples(slo.of_requests))
+def undecided(values: Mapping[Slo, float], requests: int, by_class: Mapping[str, int] | None = None) -> tuple[Slo, ...]:
+    """Return the SLOs that a trial meets with too few requests to decide. values: of each; requests, by_class:
+    measured."""
+
+    def decides(slo: Slo) -> bool:
+        return ((by_class or {}).get(slo.traffic, 0) if slo.traffic else requests) >= min_samples(slo.of_requests)
+
+    return tuple(slo for slo, value in values.items() if value <= slo.limit and not decides(slo))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import bisect
 import itertools
 import statistics
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from inflight.metrics.definitions import Percentiles, percentiles
 from inflight.workload.workload import Workload
@@ -21,8 +22,9 @@ class Traffic:
     gap_variation: squared coefficient of variation of the gaps between arrivals: 1 for Poisson, more for bursts.
     input, output: tokens of prompts and answers. mean_context: tokens of a running sequence, mean over the time that it
     decodes: E[o·(p + o/2)] / E[o]; KV memory follows from it. shared: share of the prompts' tokens whose content an
-    earlier prompt had, which an unbounded prefix cache would save. longest: prompt and answer together. notes: on how
-    the workload was made (rows dropped, disorder, pauses, coarse clocks).
+    earlier prompt had, which an unbounded prefix cache would save; fresh: tokens of prompts without those; fresh_of:
+    the same by class. longest: prompt and answer together. notes: on how the workload was made (rows dropped, disorder,
+    pauses, coarse clocks).
     """
 
     requests: int
@@ -36,6 +38,19 @@ class Traffic:
     shared: float
     longest: int
     notes: tuple[str, ...]
+    fresh: Percentiles = field(default_factory=lambda: percentiles(()))
+    fresh_of: Mapping[str, Percentiles] = field(default_factory=dict)
+
+    def long_prompt(self, name: str = "") -> float:
+        """Return the tokens that a p99 prompt computes. name: of a class; "": of all."""
+        return self.fresh_of.get(name, self.fresh).p99 or 1.0
+
+    @property
+    def prompt_context(self) -> float:
+        """Return the tokens before one that is computed of a prompt, roughly in the mean."""
+        if not self.shared:
+            return self.input_mean / 2
+        return self.input_mean * (1 - (1 - self.shared) / 2)
 
     @property
     def input_mean(self) -> float:
@@ -52,16 +67,20 @@ def analyze_traffic(workload: Workload) -> Traffic:
     For n requests at times t₁ … tₙ in seconds, with prompts of p and answers of o tokens: rate = (n - 1) / (tₙ - t₁)
     requests/s; peak_rate = the most requests within 300 s, / 300 s; gap_variation = Var(tᵢ₊₁ - tᵢ) / E(tᵢ₊₁ - tᵢ)², no
     unit; mean_context = Σ o·(p + o/2) / Σ o tokens; shared = tokens of whole blocks that an earlier prompt had at the
-    same position after the same beginning / Σ p. Later turns of conversations count at their earliest time.
+    same position after the same beginning / Σ p. Later turns of conversations count at their earliest time, and have no
+    gap where that is when the conversation begins.
     """
     entries = workload.entries
     if not entries:
         raise ValueError(f"The workload {workload.name!r} has 0 requests; there is nothing to analyze.")
     times = sorted(entry.arrival for entry in entries)
     span = times[-1] - times[0]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    mean_gap = span / len(gaps) if gaps else 0.0
-    rate = 1 / mean_gap if mean_gap else float(len(entries))
+    begins = [one.arrival for one in entries if one.after is None or one.arrival > entries[one.after].arrival]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(sorted(begins))]
+    mean_gap = statistics.fmean(gaps) if gaps else 0.0
+    rate = (len(entries) - 1) / span if span else float(len(entries))
+    fresh = list(_fresh(workload))
+    total = sum(entry.prompt_tokens for entry in entries)
     outputs = [entry.output_tokens for entry in entries]
     weighted = sum(entry.output_tokens * (entry.prompt_tokens + entry.output_tokens / 2) for entry in entries)
     return Traffic(
@@ -73,9 +92,11 @@ def analyze_traffic(workload: Workload) -> Traffic:
         input=percentiles(entry.prompt_tokens for entry in entries),
         output=percentiles(outputs),
         mean_context=weighted / max(1, sum(outputs)),
-        shared=_shared(workload),
+        shared=1 - sum(fresh) / max(1, total),
         longest=max(entry.prompt_tokens + entry.output_tokens for entry in entries),
         notes=workload.notes,
+        fresh=percentiles(fresh),
+        fresh_of=_by_class(workload, fresh),
     )
 
 
@@ -86,15 +107,21 @@ def _peak_rate(times: list[float], rate: float) -> float:
     return max(rate, most / PEAK_SECONDS)
 
 
-def _shared(workload: Workload) -> float:
+def _by_class(workload: Workload, fresh: list[int]) -> dict[str, Percentiles]:
+    by_class: dict[str, list[int]] = {}
+    for entry, tokens in zip(workload.entries, fresh, strict=True):
+        by_class.setdefault(entry.traffic, []).append(tokens)
+    return {name: percentiles(tokens) for name, tokens in by_class.items()} if len(by_class) > 1 else {}
+
+
+def _fresh(workload: Workload) -> Iterator[int]:
+    """Yield the tokens of each prompt that no earlier one had."""
     seen: set[tuple[int, int]] = set()
-    found = total = 0
     for entry in workload.entries:
-        total += entry.prompt_tokens
-        chain, whole = 0, True
+        chain, whole, found = 0, True, 0
         for content in entry.prefix[: entry.prompt_tokens // max(1, entry.block_size)]:
             chain = hash((chain, content))
             whole = whole and (chain, entry.block_size) in seen
             found += entry.block_size if whole else 0
             seen.add((chain, entry.block_size))
-    return found / max(1, total)
+        yield entry.prompt_tokens - found

@@ -38,6 +38,8 @@ class _Stored(Struct, array_like=True):
     busy_tokens_per_s: float
     drafted: Drafted | None
     busy: tuple[float, ...]
+    offered_by: dict[str, int]
+    behind: str
 
 
 class TrialCache:
@@ -112,6 +114,8 @@ def _stored(trial: Trial) -> _Stored:
         trial.busy_tokens_per_s,
         trial.drafted,
         trial.busy,
+        dict(trial.offered_by),
+        trial.behind,
     )
 
 
@@ -128,4 +132,6 @@ def _trial(stored: _Stored, slos: tuple[Slo, ...]) -> Trial:
         busy_tokens_per_s=stored.busy_tokens_per_s,
         drafted=stored.drafted,
         busy=stored.busy,
+        offered_by=stored.offered_by,
+        behind=stored.behind,
     )

@@ -1,0 +1,200 @@
+"""Demand of several classes of traffic, with shared prefixes and conversations, as workloads of one replica."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from random import Random
+
+from inflight.planning.replica_workload import LONGEST, MAX_CUT_SHARE, arrivals, at_rate, with_max_tokens
+from inflight.workload.arrivals import Arrivals, Constant, Gamma, Poisson
+from inflight.workload.classes import TrafficClass
+from inflight.workload.lengths import Lengths
+from inflight.workload.synthetic import synthesize
+from inflight.workload.workload import Entry, Workload, WorkloadError
+
+SAMPLE = 2000  # conversations that means are taken from
+SAMPLE_TOKENS = 2e7  # of the prompts that figures are taken from: content ids of long conversations are many
+MIN_SAMPLE = 300  # requests
+SETTLED = 1.5  # mean durations of a conversation after which as many end as begin
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Requests of classes of traffic; later turns of conversations are requests, too.
+
+    rate: requests/s of all classes and replicas together. classes: with shares of the conversations; own arrivals
+    become shares (`of`). gap_variation: of the gaps between conversations, squared CV; 0: they are regular. sessions:
+    conversations that are open at once, where these are asked for; the rate follows from how long they take. longest,
+    stretch, prompt_stretch: as of `Drawn`; a conversation ends before a turn that would be longer.
+    """
+
+    classes: tuple[TrafficClass, ...]
+    rate: float
+    gap_variation: float = 1.0
+    sessions: float | None = None
+    longest: int = LONGEST
+    stretch: float = 1.0
+    prompt_stretch: float = 1.0
+
+    @classmethod
+    def of(cls, classes: Sequence[TrafficClass], arriving: Arrivals | None, longest: int = LONGEST) -> Mixed:
+        """Return the demand of classes. arriving: conversations of those that have a share. Raises WorkloadError."""
+        if arriving is None and any(one.share is not None for one in classes):
+            raise WorkloadError("--classes has classes with a share of the arrivals; give --rate, or --arrivals.")
+        if arriving is not None and all(one.share is None for one in classes):
+            raise WorkloadError("Every class of --classes has arrivals of its own; leave --rate and --arrivals out.")
+        rate, variation = (0.0, 1.0) if arriving is None else steady_rate(arriving)
+        whole = sum(one.share or 0.0 for one in classes)
+        begun = {}  # conversations/s by class
+        for one in classes:
+            own = None if one.arrivals is None else steady_rate(one.arrivals)
+            begun[one.name] = rate * (one.share or 0.0) / whole if own is None else own[0]
+        if arriving is None:
+            most = max((one for one in classes if one.arrivals is not None), key=lambda one: begun[one.name])
+            variation = steady_rate(most.arrivals)[1] if most.arrivals is not None else 1.0
+        shared = tuple(replace(one, share=begun[one.name], arrivals=None) for one in classes)
+        made = cls(shared, 1.0, variation, longest=longest)
+        return replace(made, rate=sum(begun.values()) * made.mean_turns)
+
+    @property
+    def mean_rate(self) -> float:
+        return self.rate
+
+    @property
+    def max_requests(self) -> float:
+        return math.inf
+
+    @cached_property
+    def _turns(self) -> Mapping[str, float]:
+        """Return the mean turns of a conversation, by class."""
+        found = {}
+        for one in self.classes:
+            drawn = Random(f"turns of {one.name}")
+            found[one.name] = sum(one.sessions.turns.draw(drawn) for _ in range(SAMPLE)) / SAMPLE
+        return found
+
+    @cached_property
+    def _shares(self) -> Mapping[str, float]:
+        """Return the share of the conversations, by class."""
+        whole = sum(one.share or 0.0 for one in self.classes)
+        return {one.name: (one.share or 0.0) / whole for one in self.classes}
+
+    @property
+    def mean_turns(self) -> float:
+        """Return the requests of a conversation."""
+        return sum(self._shares[name] * turns for name, turns in self._turns.items())
+
+    @property
+    def mean_think(self) -> float:
+        """Return the seconds of a conversation in which its next turn is not sent yet."""
+        each = ((one, self._turns[one.name] - 1) for one in self.classes)
+        return sum(self._shares[one.name] * max(0.0, turns) * one.sessions.think_s for one, turns in each)
+
+    def share_of(self, name: str) -> float:
+        """Return the share of a class in the requests."""
+        return self._shares[name] * self._turns[name] / self.mean_turns if name else 1.0
+
+    def session_seconds(self, e2e: float) -> float:
+        """Return how long a conversation is open. e2e: seconds of an answer."""
+        return self.mean_think + self.mean_turns * e2e
+
+    def sessions_at(self, rate: float, e2e: float) -> float:
+        """Return the conversations that are open at once, by Little's law."""
+        return rate / self.mean_turns * self.session_seconds(e2e)
+
+    def with_sessions(self, e2e: float) -> Mixed:
+        """Return the demand at the rate at which the conversations that are asked for are open."""
+        if self.sessions is None:
+            return self
+        return replace(self, rate=self.sessions * self.mean_turns / max(1e-9, self.session_seconds(e2e)))
+
+    def settling(self, rate: float, residents: float) -> float:
+        """Return the requests after which contexts grow no further. residents: in flight at once."""
+        if self.mean_turns <= 1.0:
+            return 0.0
+        return SETTLED * rate * self.session_seconds(residents / rate)
+
+    def workload(self, rate: float, requests: int, seed: int) -> Workload:
+        """Draw requests for one replica; raise WorkloadError where conversations are longer than the model takes."""
+        begun = rate / self.mean_turns
+        coming = arrivals(begun, self.gap_variation) if self.gap_variation else Constant(begun)
+        classes = [self._scaled(one) for one in self.classes]
+        made = synthesize(classes, arrivals=coming, requests=requests, seed=seed)
+        entries, notes = _within(made.entries, self.longest)
+        times = at_rate([one.arrival for one in entries], rate)
+        moved = [replace(one, arrival=at) for one, at in zip(entries, times, strict=True)]
+        return with_max_tokens(moved, made.name, notes)
+
+    def _scaled(self, one: TrafficClass) -> TrafficClass:
+        if self.stretch == self.prompt_stretch == 1:
+            return one
+        added = one.sessions.added and Stretched(one.sessions.added, self.prompt_stretch)
+        return replace(
+            one,
+            input=Stretched(one.input, self.prompt_stretch),
+            output=Stretched(one.output, self.stretch),
+            sessions=replace(one.sessions, added=added),
+        )
+
+    def sample_requests(self, most: int) -> int:
+        """Return the requests that figures are taken from: fewer where prompts are long."""
+        some = self.workload(self.rate, MIN_SAMPLE, 0).entries
+        mean = sum(one.prompt_tokens for one in some) / len(some)
+        return max(MIN_SAMPLE, min(most, round(SAMPLE_TOKENS / mean)))
+
+    def burstier(self, factor: float) -> Mixed:
+        """Return the demand with gaps of larger variation."""
+        return replace(self, gap_variation=(self.gap_variation or 0.25) * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretched:
+    """Lengths times a factor."""
+
+    lengths: Lengths
+    factor: float
+
+    def draw(self, rng: Random) -> int:
+        return max(1, round(self.factor * self.lengths.draw(rng)))
+
+    def __str__(self) -> str:
+        return f"{self.factor:g} × {self.lengths}"
+
+
+def steady_rate(coming: Arrivals) -> tuple[float, float]:
+    """Return the rate of arrivals and the squared CV of their gaps. Raises WorkloadError for those without one."""
+    match coming:
+        case Poisson(rate):
+            return rate, 1.0
+        case Gamma(rate, burstiness):
+            return rate, 1 / burstiness
+        case Constant(rate):
+            return rate, 0.0
+        case other:
+            raise WorkloadError(
+                f"--arrivals {other} is no steady random process, which sizing needs; give --rate, or --arrivals "
+                "poisson:R, gamma:R:BURSTINESS or constant:R."
+            )
+
+
+def _within(entries: Sequence[Entry], longest: int) -> tuple[list[Entry], tuple[str, ...]]:
+    """Leave out turns that are longer than the model takes, and those after them."""
+    index_of: dict[int, int] = {}
+    found: list[Entry] = []
+    for index, one in enumerate(entries):
+        follows = one.after is None or one.after in index_of
+        if follows and one.prompt_tokens + one.output_tokens <= longest:
+            index_of[index] = len(found)
+            found.append(one if one.after is None else one.moved(one.arrival, index_of[one.after]))
+    left_out = len(entries) - len(found)
+    if left_out > MAX_CUT_SHARE * len(entries):
+        raise WorkloadError(
+            f"{left_out / len(entries):.0%} of the requests have more than the {longest:,} tokens of prompt and answer "
+            "that the model takes, and the engine would refuse them; ask for shorter ones, for fewer turns, or for a "
+            "model that takes more."
+        )
+    note = f"{left_out / len(entries):.1%} of the requests would be longer than {longest:,} tokens and were left out."
+    return found, (note,) if left_out else ()

@@ -1,0 +1,162 @@
+"""Demand of classes and conversations: its rate, its figures, and what it is sized by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from inflight.metrics.slo import SloError, parse_slos
+from inflight.planning.demand import traffic_of
+from inflight.planning.mixture import Mixed, steady_rate
+from inflight.planning.plan import Plan, PlanError, as_text, plan
+from inflight.planning.sizing import Question, TrialRunner, candidate_for, requests_for
+from inflight.planning.slos import check_slos
+from inflight.workload.arrivals import AtOnce, Constant, Poisson, Ramp
+from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass
+from inflight.workload.lengths import Fixed, Lognormal
+from inflight.workload.workload import WorkloadError
+
+from .builders import drawn, machine
+
+CHAT = TrafficClass(
+    name="chat", share=3, input=Lognormal(50, 200), output=Fixed(20), prefix=SharedPrefixes(system_tokens=64)
+)
+BATCH = TrafficClass(name="batch", share=1, input=Fixed(100), output=Fixed(10), lane="batch")
+AGENT = TrafficClass(
+    name="agent",
+    share=1,
+    input=Fixed(200),
+    output=Fixed(20),
+    sessions=Sessions(turns=Fixed(5), think_s=2.0, added=Fixed(60)),
+)
+
+
+def test_shares_and_own_arrivals_make_one_rate() -> None:
+    mixed = Mixed.of([CHAT, BATCH], Poisson(4.0))
+    assert mixed.rate == pytest.approx(4.0)
+    assert mixed.share_of("chat") == pytest.approx(0.75)
+    assert mixed.share_of("") == 1.0
+    own = TrafficClass(name="own", arrivals=Constant(1.0), input=Fixed(10), output=Fixed(10))
+    both = Mixed.of([CHAT, own], Poisson(4.0))
+    assert both.rate == pytest.approx(5.0) and both.share_of("own") == pytest.approx(0.2)
+    assert Mixed.of([own], None).rate == pytest.approx(1.0)
+
+
+def test_turns_are_requests_and_conversations_are_open_by_littles_law() -> None:
+    mixed = Mixed.of([AGENT], Poisson(2.0))
+    assert mixed.rate == pytest.approx(10.0)
+    assert mixed.session_seconds(1.0) == pytest.approx(4 * 2.0 + 5 * 1.0)
+    assert mixed.sessions_at(10.0, 1.0) == pytest.approx(2.0 * 13.0)
+    assert mixed.settling(10.0, 10.0) > mixed.sessions_at(10.0, 1.0)
+    assert Mixed.of([CHAT], Poisson(2.0)).settling(2.0, 10.0) == 0
+
+
+@pytest.mark.parametrize("rate", [0.5, 3.0])
+def test_a_replica_gets_the_rate_that_was_asked_for(rate: float) -> None:
+    made = Mixed.of([CHAT, AGENT], Poisson(2.0)).workload(rate, 500, 1)
+    span = made.entries[-1].arrival - made.entries[0].arrival
+    assert (len(made.entries) - 1) / span == pytest.approx(rate)
+    assert made.entries == Mixed.of([CHAT, AGENT], Poisson(2.0)).workload(rate, 500, 1).entries
+
+
+def test_what_later_turns_compute_is_what_they_add() -> None:
+    traffic = traffic_of(Mixed.of([AGENT], Poisson(2.0)))
+    assert traffic.shared > 0.5
+    assert traffic.long_prompt() < traffic.input.p99  # type: ignore[operator]
+    assert traffic.gap_variation == pytest.approx(1.0, abs=0.3)
+    classes = traffic_of(Mixed.of([CHAT, BATCH], Poisson(2.0)))
+    assert classes.long_prompt("batch") == 100
+    assert classes.long_prompt() == classes.fresh.p99
+
+
+def test_lengths_are_stretched_and_long_turns_end_a_conversation() -> None:
+    mixed = Mixed.of([AGENT], Poisson(2.0), longest=1000)
+    many = replace(CHAT, share=12)
+    entries = Mixed.of([many, AGENT], Poisson(2.0), longest=500).workload(2.0, 400, 0).entries
+    assert all(one.prompt_tokens + one.output_tokens <= 500 for one in entries)
+    assert all(one.after is None or entries[one.after].session == one.session for one in entries)
+    longer = Mixed(mixed.classes, 10.0, stretch=1.5).workload(2.0, 200, 0)
+    assert longer.entries[0].output_tokens == 30
+    with pytest.raises(WorkloadError, match="more than the 300 tokens"):
+        Mixed.of([AGENT], Poisson(2.0), longest=300).workload(2.0, 200, 0)
+
+
+@pytest.mark.parametrize("coming", [AtOnce(), Ramp(1, 2, 10)])
+def test_arrivals_without_a_steady_rate_are_refused(coming: AtOnce | Ramp) -> None:
+    with pytest.raises(WorkloadError, match="no steady random process"):
+        steady_rate(coming)
+
+
+def test_a_rate_is_given_where_shares_need_one_and_only_there() -> None:
+    with pytest.raises(WorkloadError, match="give --rate"):
+        Mixed.of([CHAT], None)
+    own = TrafficClass(name="own", arrivals=Constant(1.0), input=Fixed(10), output=Fixed(10))
+    with pytest.raises(WorkloadError, match="leave --rate"):
+        Mixed.of([own], Poisson(1.0))
+
+
+def test_an_slo_of_a_class_is_about_its_requests_alone() -> None:
+    (slo,) = parse_slos(["chat.ttft=500(p95)"])
+    assert (slo.traffic, slo.limit, slo.share) == ("chat", 0.5, 0.95) and str(slo) == "chat: TTFT p95 ≤ 500 ms"
+    check_slos(parse_slos(["chat.ttft=500(p50),batch.ttft=300(p99)"]))
+    with pytest.raises(SloError, match="two limits"):
+        parse_slos(["chat.ttft=500,chat.ttft=300"])
+    assert requests_for([slo], {"chat": 0.1}).decisive == pytest.approx(10 * requests_for([slo]).decisive, rel=0.02)
+
+
+@cache
+def agents() -> Plan:
+    demand = Mixed.of([AGENT], Constant(1.0), 8192)
+    demand = Mixed(demand.classes, 1.0, 0.0, sessions=60.0, longest=8192)
+    question = Question(
+        machines=[machine(price_per_hour=2.0)],
+        demand=demand,
+        slos=parse_slos(["ttft=3000(p90)"]),
+        requests=(100, 200, 400),
+    )
+    found = plan(question, fast=True)
+    assert isinstance(found, Plan)
+    return found
+
+
+def test_open_conversations_decide_the_rate() -> None:
+    found = agents()
+    demand = found.question.demand
+    assert isinstance(demand, Mixed)
+    met = found.chosen.capacity.met
+    assert met is not None and met.summary.e2e.mean is not None
+    assert demand.sessions_at(demand.rate, met.summary.e2e.mean) == pytest.approx(60.0)
+    assert found.trial.cached > 0.5 and found.router == "prefix-aware"
+    assert "in conversations of 5 turns, 60 open at once" in as_text(found)
+
+
+def test_so_many_gpus_serve_a_rate() -> None:
+    question = Question(
+        machines=[machine()], demand=drawn(1.0), slos=parse_slos(["ttft=4000(p90)"]), requests=(100, 200, 400), gpus=3
+    )
+    found = plan(question, fast=True)
+    assert isinstance(found, Plan)
+    assert found.replicas == 3 and found.trial.met
+    assert found.question.demand.rate == pytest.approx(3 * found.chosen.rate, rel=0.3)
+    assert "requests/s are served within the SLOs by 3" in as_text(found)
+
+
+def test_too_few_gpus_are_refused_with_their_number() -> None:
+    question = Question(machines=[machine(gpus=4)], demand=drawn(1.0), slos=parse_slos(["ttft=4000"]), gpus=2)
+    with pytest.raises(PlanError, match="takes 4"):
+        plan(question)
+
+
+def test_a_class_whose_queue_grows_is_not_served() -> None:
+    slow = TrafficClass(name="batch", share=1, input=Fixed(400), output=Fixed(40), lane="batch")
+    demand = Mixed.of([CHAT, slow], Poisson(4.0), 8192)
+    question = Question(
+        machines=[machine()], demand=demand, slos=parse_slos(["chat.ttft=4000(p90)"]), requests=(200, 400, 800)
+    )
+    traffic = traffic_of(demand)
+    runner = TrialRunner(question, traffic)
+    trial = runner.run(candidate_for(question, traffic, question.machines[0], question.overrides), 8.0)
+    assert trial.behind == "batch" and not trial.met and "batch is behind" in trial.shortfall
+    assert trial.offered_by["chat"] > trial.offered_by["batch"]
