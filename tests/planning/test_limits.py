@@ -50,25 +50,32 @@ def on_gpus() -> tuple[TrialRunner, Candidate]:
     return TrialRunner(question, traffic), candidate_for(question, traffic, question.machines[0], question.overrides)
 
 
-def test_measurements_are_the_largest_parts_of_the_interval() -> None:
+def priced_rate() -> tuple[TrialRunner, Candidate]:
     runner, best = on_gpus()
-    found = measurements(runner, best, 100, 80, 150)
+    return runner, replace(best, rate=2.0)
+
+
+def test_measurements_are_the_largest_parts_of_the_interval() -> None:
+    runner, best = priced_rate()
+    found = measurements(runner, best, 100, 80, 150, (0.7 * best.rate, 1.3 * best.rate))
     assert len(found) == 2 and all(one.part >= other.part for one, other in pairwise(found))
     for one in found:
         low, high = one.replicas_interval
         assert high is not None and 80 <= low <= 100 <= high < 150
+        slow, fast = one.rate_interval
+        assert 0.7 * best.rate < slow < best.rate < fast < 1.3 * best.rate
     assert found[0].replicas_interval[1] <= found[1].replicas_interval[1]  # type: ignore[operator]
 
 
 def test_no_measurement_is_named_where_nothing_is_uncertain_or_classes_are_not_known() -> None:
     runner, best = on_gpus()
-    assert not measurements(runner, best, 3, 3, 3)
-    assert not measurements(*measured("ttft=900(p99),e2e=600000(p99)"), 100, 80, 150)
+    assert not measurements(runner, best, 3, 3, 3, (1.0, 1.0))
+    assert not measurements(*measured("ttft=900(p99),e2e=600000(p99)"), 100, 80, 150, (1.0, 2.0))
 
 
 def test_an_end_without_a_number_has_none_when_a_part_is_known() -> None:
-    runner, best = on_gpus()
-    assert all(one.replicas_interval[1] is None for one in measurements(runner, best, 100, 80, None))
+    runner, best = priced_rate()
+    assert all(one.replicas_interval[1] is None for one in measurements(runner, best, 100, 80, None, (0.1, best.rate)))
 
 
 def test_scaled_work_takes_longer_by_its_own_part() -> None:

@@ -90,15 +90,16 @@ def refine(
     found = run_all({name: made.jobs[name] for name in longest_first}, workers, partial(stages.end, reports=True))
     at_ends = [found[_at_end(end)] for end in ENDS if _at_end(end) in found]
     slow, fast = (found.get(_rate_at(end), best.rate) for end in ENDS)
+    rates = min(slow, best.rate), max(fast, best.rate)
     low, high = _interval(runner, best, replicas, at_ends, slow, fast)
     return Refined(
         low,
         high,
-        (min(slow, best.rate), max(fast, best.rate)),
+        rates,
         (found[_OTHER_SEED], *at_ends),
         [found[_change(name)] for name in CHANGES],
         [found[_limit(slo)] for slo in runner.question.slos],
-        measurements(runner, best, replicas, low, high),
+        measurements(runner, best, replicas, low, high, rates),
         [_strategy(runner, best, name, found) for name in STRATEGIES] if strategies else (),
         [found[_router(name)] for name in ROUTERS if _router(name) in found],
         found.get(_SPECULATION),

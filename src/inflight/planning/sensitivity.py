@@ -25,11 +25,13 @@ MIN_PART = 0.05  # of the interval: below, a measurement is not worth its time
 
 class Measurement(Struct, frozen=True, rename={"bound": "resource"}):
     """A measurement of one class of work. bound: that limits its steps: compute, bandwidth, link or launch. part: of
-    the interval, from 0 to 1. replicas_interval: that would be left; None at its end: no number meets the SLOs."""
+    the interval, from 0 to 1. replicas_interval: that would be left; None at its end: no number meets the SLOs.
+    rate_interval: the same of the highest requests/s of a replica, at the slow and at the fast end."""
 
     bound: str
     part: float
     replicas_interval: tuple[int, int | None]
+    rate_interval: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class ScaledWork:
 
 
 def measurements(
-    runner: TrialRunner, best: Candidate, replicas: int, low: int, high: int | None
+    runner: TrialRunner, best: Candidate, replicas: int, low: int, high: int | None, rates: tuple[float, float]
 ) -> tuple[Measurement, ...]:
     """Return the measurements that would narrow the interval the most, the best first; none where the steps' classes
     are not known.
@@ -62,9 +64,10 @@ def measurements(
         runner: Has the question and its traffic.
         best: The chosen machine with its settings.
         replicas, low, high: That are planned, and their interval.
+        rates: The highest requests/s of a replica at the slow and at the fast end.
     """
     model = best.machine.model
-    if not isinstance(model, Roofline) or not best.machine.cases or low == high:
+    if not isinstance(model, Roofline) or not best.machine.cases or rates[0] == rates[1]:
         return ()
     typical, found = expected_rate(runner, best, model), dict[str, float]()
     for bound, factor in _slow_factors(runner, best, model, best.machine.cases[0]).items():
@@ -72,11 +75,13 @@ def measurements(
         found[bound] = max(0.0, math.log(typical / rate))
     whole = sum(found.values()) or 1.0
     parts = sorted(((drop / whole, bound) for bound, drop in found.items()), reverse=True)[:SHOWN]
-    return tuple(
-        Measurement(bound, part, (_left(replicas, low, part), None if high is None else _left(replicas, high, part)))
-        for part, bound in parts
-        if part >= MIN_PART
-    )
+
+    def measured(bound: str, part: float) -> Measurement:
+        ends = _left(replicas, low, part), None if high is None else _left(replicas, high, part)
+        slow, fast = (best.rate * math.pow(rate / best.rate, 1 - part) for rate in rates)
+        return Measurement(bound, part, ends, (slow, fast))
+
+    return tuple(measured(bound, part) for part, bound in parts if part >= MIN_PART)
 
 
 def _slow_factors(runner: TrialRunner, best: Candidate, model: Roofline, slow: StepModel) -> dict[str, float]:
