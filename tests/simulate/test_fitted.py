@@ -22,9 +22,9 @@ from inflight.simulate.fitted import (
     StepModelError,
     fit,
     held_out_errors,
-    nnls,
     normalized,
 )
+from inflight.simulate.least_squares import nnls
 from inflight.simulate.steps import Step, TimedStep, errors_of, kind_of, noise_of, rounds
 
 
