@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.decision import Texts, distinct, settings
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.simulation import Spent, Trial
 from inflight.planning.tuning import Decision, EvaluatedConfig, ranks, take_turns
+from inflight.workload.workload import Entry, Workload
 
 
 def summary(kept: int) -> Summary:
@@ -58,6 +60,21 @@ def test_orders_are_compared() -> None:
     assert Decision(against[-1], against).rank_correlation == pytest.approx(-1.0)
     tied = [tried(rows, 10, rows) for rows in (1, 4, 8)]
     assert Decision(tied[0], tied).rank_correlation is None
+
+
+def test_settings_whose_spreads_overlap_are_not_ranked() -> None:
+    low, wide, middle, high = tried(1, 1, 1, 2), tried(2, 2, 2, 9), tried(3, 3, 4, 5), tried(4, 4, 6, 8)
+    assert distinct([wide, high, low, middle]) == [low, middle, high]
+    assert distinct([high, high]) == [high]
+
+
+def test_eight_settings_differ_and_prompts_are_equal_where_their_contents_are() -> None:
+    assert len({repr(one) for one in settings().values()}) == 8
+    entries = tuple(Entry(0.0, 12, 3, prefix=(5, content), block_size=4) for content in (7, 7, 8))
+    made = [one.prompt for one in Texts(range(100)).filled(Workload(entries, ""), 0).entries]
+    prompts = [one for one in made if isinstance(one, tuple)]
+    assert [len(one) for one in prompts] == [12] * 3 and len({one[8:] for one in prompts}) == 3
+    assert prompts[0][:8] == prompts[1][:8] != prompts[2][:8] and prompts[0][:4] == prompts[2][:4]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12))
