@@ -100,7 +100,14 @@ class _Omitted:
         return one
 
 
-class FastForward(Scheduler):
+class UnlearnedScheduler(Scheduler):
+    """A scheduler that does not learn how long steps take, for settings under which nothing asks for that."""
+
+    def _learn(self, plan: BatchPlan, result: StepResult) -> None:
+        """Do nothing. Learning is a third of the work of a step with few rows."""
+
+
+class FastForward(UnlearnedScheduler):
     def __init__(self, config: SchedulerConfig, depth: int = 1):
         """depth: steps in flight."""
         super().__init__(config)
@@ -186,9 +193,6 @@ class FastForward(Scheduler):
         plan = super()._make_plan(left) or BatchPlan(step, (), (), self._running.drain_freed_rows())
         parts = plan.chunks, plan.new_requests, plan.freed_rows, plan.padding, plan.transfers
         return CondensedPlan(step, *parts, omitted=rows, omitted_context=self._context)
-
-    def _learn(self, plan: BatchPlan, result: StepResult) -> None:
-        """Do nothing: the plan lacks the omitted decodes."""
 
     def _completed(self, plan: BatchPlan, result: StepResult) -> tuple[BatchPlan, StepResult]:
         """Add the chunks and tokens that a step in flight lacks. Decodes come first, by rank."""

@@ -34,7 +34,7 @@ from inflight.simulate.disagg import AFTER, DisaggMode, Exchange, ExchangeSide, 
 from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
 from inflight.simulate.engine_costs import EngineCosts
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.fast_forward import TOKEN, FastForward
+from inflight.simulate.fast_forward import TOKEN, FastForward, UnlearnedScheduler
 from inflight.simulate.front_end import FrontEnd
 from inflight.simulate.replicas import Replica, ReplicaFigures, RoutedPool, ScaledPool, Scaling, ScalingResult
 from inflight.simulate.steps import StepModel
@@ -174,7 +174,9 @@ def simulate(workload: Workload, setup: SimulationSetup, record: Path | None = N
     """
     pools = [setup.pool] if setup.decode is None else [setup.pool, setup.decode]
     several = any(pool.scaling is not None for pool in pools) or sum(pool.replicas for pool in pools) > 1
-    fast = setup.fast_forward and record is None and all(_can_fast_forward(pool, workload) for pool in pools)
+    scheduler: type[Scheduler] = Scheduler
+    if record is None and all(_can_fast_forward(pool, workload) for pool in pools):
+        scheduler = FastForward if setup.fast_forward else UnlearnedScheduler
     exchange = None
     if setup.decode is not None:
         assert setup.link is not None, "a second pool needs a link to it"
@@ -183,7 +185,7 @@ def simulate(workload: Workload, setup: SimulationSetup, record: Path | None = N
     first = 0  # number of the pool's first replica in names of records
     for index, pool in enumerate(pools):
         path = None if record is None else partial(_record_path, record, first if several else None)
-        made.append(PoolBuilder(pool, setup.seed + index, fast, exchange, path).build())
+        made.append(PoolBuilder(pool, setup.seed + index, scheduler, exchange, path).build())
         first += pool.replicas if pool.scaling is None else pool.scaling.max_replicas
     decode = None if exchange is None else DecodePool(made[1], exchange, setup.disagg_mode)
     requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed)
@@ -260,7 +262,7 @@ class PoolBuilder:
         self,
         pool: Pool,
         seed: int = 0,
-        fast_forward: bool = False,
+        scheduler: type[Scheduler] = Scheduler,
         exchange: Exchange | None = None,
         record: Callable[[int], Path] | None = None,
     ):
@@ -268,11 +270,11 @@ class PoolBuilder:
 
         Args:
             seed: of the router.
-            fast_forward: whether decodes whose outcome is known are omitted from plans.
+            scheduler: of the replicas.
             exchange: of KV transfers with another pool.
             record: returns the file for the step record of the k-th replica.
         """
-        self.pool, self.seed, self.fast_forward, self.exchange, self.record = pool, seed, fast_forward, exchange, record
+        self.pool, self.seed, self.scheduler, self.exchange, self.record = pool, seed, scheduler, exchange, record
         self._contents = None if pool.folder is None else FolderContents(pool.folder.blocks)
 
     def build(self) -> RoutedPool:
@@ -312,7 +314,7 @@ class PoolBuilder:
             capacity,
             pool.settings,
             pool.scheduling,
-            partial(FastForward, depth=pool.depth) if self.fast_forward else Scheduler,
+            partial(FastForward, depth=pool.depth) if self.scheduler is FastForward else self.scheduler,
             None if drafts is None else simulated_drafter(pool.scheduling, drafts),
             sources=() if folder is None else (folder,),
             identity=None if peers is None else lambda adapter: FINGERPRINT,
