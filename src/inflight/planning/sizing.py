@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple
 
 from inflight.config.setting import SettingsError
@@ -26,7 +25,7 @@ from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulation import ROUTER, Tiers, Topology, Trial, try_out
 from inflight.planning.steady import DRAIN, FILL, Length, length, prompt_seconds, rows_at, steady_state
 from inflight.planning.traffic import Traffic
-from inflight.planning.trial_cache import TrialCache
+from inflight.planning.trial_cache import TrialCache, demand_digest
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.steps import StepModel
@@ -148,6 +147,7 @@ class TrialRunner:
 
     def __init__(self, question: Question, traffic: Traffic, cache: TrialCache | None = None):
         self.question, self.traffic, self._cache = question, traffic, cache
+        self._demands = [(question.demand, traffic, demand_digest(question.demand))]  # the question's, and some others
 
     def topology(self, replicas: int) -> Topology:
         """Return replicas behind the router that deployments are sized with: the least-loaded, which every gateway has;
@@ -178,20 +178,34 @@ class TrialRunner:
         as the SLOs' percentiles need.
         """
         topology = topology or self.topology(candidate.pooled)
-        traffic = self.traffic if demand is None else traffic_of(demand)
+        demand = demand or self.question.demand
+        traffic, digest = self._figures(demand)
         residents = rows_at(model or candidate.machine.model, traffic, rate, candidate.config.max_num_seqs)
         run, seed = self._length(candidate, rate, topology, residents, reads, decides), self.question.seed + seed
-        offered = (demand or self.question.demand).workload(rate * topology.engines, run.requests, seed)
         config = config or candidate.config
-        if topology.pools is None and not any(entry.prefix for entry in offered.entries):
-            config = replace(config, enable_prefix_caching=False)  # no prompt shares a prefix, and no lookup is faster
-        measured, slos = (run.begin, run.end), self.question.slos
-        trial = partial(try_out, candidate.machine, config, offered, slos, model, topology, measured=measured)
+        asked, measured, slos = (rate * topology.engines, run.requests, seed), (run.begin, run.end), self.question.slos
+
+        def trial() -> Trial:
+            offered = demand.workload(*asked)
+            # Where no prompt shares a prefix, no lookup is faster.
+            shares = topology.pools is not None or any(entry.prefix for entry in offered.entries)
+            own = config if shares else replace(config, enable_prefix_caching=False)
+            return try_out(candidate.machine, own, offered, slos, model, topology, measured=measured)
+
         if self._cache is None or config.has_plugins:  # whose code the cache does not know
             return trial()
         machine = replace(candidate.machine, cases=(), price_per_hour=None)
-        inputs = (machine, config.without_reasons(), offered, model, topology, measured)
+        inputs = (machine, config.without_reasons(), digest, asked, model, topology, measured)
         return self._cache.get_or_run(inputs, slos, trial)
+
+    def _figures(self, demand: Demand) -> tuple[Traffic, bytes]:
+        """Return a demand's traffic, which takes as long as a short trial, and its digest."""
+        for known, traffic, digest in self._demands:
+            if known is demand:
+                return traffic, digest
+        traffic, digest = traffic_of(demand), demand_digest(demand)
+        self._demands = [self._demands[0], *self._demands[1:][-3:], (demand, traffic, digest)]
+        return traffic, digest
 
     def _length(
         self, candidate: Candidate, rate: float, topology: Topology, residents: float, reads: float, decides: bool

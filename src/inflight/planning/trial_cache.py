@@ -16,6 +16,7 @@ from msgspec import DecodeError, Struct, ValidationError, msgpack
 
 from inflight.metrics.slo import Slo
 from inflight.metrics.summary import Summary
+from inflight.planning.demand import Demand
 from inflight.planning.simulation import Drafted, Spent, Trial
 
 _PACKAGE = Path(__file__).parents[1]
@@ -78,6 +79,11 @@ class TrialCache:
         if len(files) > MAX_FILES:
             for one in sorted(files, key=lambda one: one.stat().st_mtime)[: len(files) // 2]:
                 one.unlink(missing_ok=True)
+
+
+def demand_digest(demand: Demand) -> bytes:
+    """Return a digest of a demand, which stands for it among a trial's inputs: a long trace is read once."""
+    return hashlib.sha256(pickle.dumps(demand, protocol=5)).digest()
 
 
 def default_cache() -> TrialCache | None:
