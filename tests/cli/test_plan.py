@@ -247,3 +247,35 @@ def test_nothing_is_asked_without_a_terminal_or_beside_an_environment(  # type: 
     answers(monkeypatch)
     monkeypatch.setenv("INFLIGHT_MODEL", "llama-3-8b")
     assert "give one of them" in plan().sentence()
+
+
+def test_texts_of_a_model_without_answers_are_sized(plan) -> None:  # type: ignore[no-untyped-def]
+    given = ("--model", "bge-m3", "--hardware", "l4", "--rate", 400, "--input-tokens", "lognormal:180:700", "--fast")
+    told = plan(*given, "--slo", "ttft=300(p90)")
+    assert told.code == 0 and "texts of 2" in told.out and "whose answers are vectors" in told.out
+    assert "--strategy continuous: each text is computed in one step" in told.out
+    assert "output tokens" not in told.out
+    refused = plan(*given, "--output-tokens", 20)
+    assert "answers with vectors, which have no tokens" in refused.sentence()
+
+
+def test_a_model_that_answers_is_sized_for_vectors_where_there_are_no_answers(plan) -> None:  # type: ignore[no-untyped-def]
+    given = ("--model", "qwen3-embedding-0.6b", "--hardware", "l4", "--rate", 50, "--input-tokens", 200, "--fast")
+    told = plan(*given, "--output-tokens", 0, "--slo", "ttft=300(p90)")
+    assert told.code == 0 and "whose answers are vectors" in told.out and "--strategy chunked" in told.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--gpus", 1), "--rate and --gpus both say how much traffic there is"),
+        (("--sessions", 5), "--rate and --sessions both say"),
+        (("--think", 5), "--think is of conversations of several turns; give --turns"),
+        (("--prefix-groups", 5), "prefixes have no length; give --prefix-tokens"),
+        (("--slo", "chat.ttft=500"), "--slo limits the class 'chat', but there are no --classes"),
+    ],
+)
+def test_demands_that_contradict_themselves_are_refused(  # type: ignore[no-untyped-def]
+    plan, arguments: tuple[object, ...], sentence: str
+) -> None:
+    assert sentence in plan(*SMALL, *arguments).sentence()

@@ -24,6 +24,7 @@ READ: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text()) for p
 PUBLISHED = {name: data for name, data in READ.items() if "_parameters" in data}
 # billions of parameters as published, GB of weights in bf16, KiB of keys and values per token in bf16
 WELL_KNOWN = {
+    "bge-m3": (0.568, 1.14, 0),
     "llama-3-8b": (8.03, 16.1, 128),
     "llama-3-70b": (70.55, 141.1, 320),
     "llama-3.1-8b": (8.03, 16.1, 128),

@@ -143,7 +143,8 @@ def _given(asked: DemandOptions, name: str) -> Any:
 
 
 def _no_answers(asked: DemandOptions) -> str:
-    if asked.output_tokens is not None:
+    """Return the tokens that stand for a vector: a request ends with its prompt."""
+    if asked.output_tokens not in (None, "0"):
         raise click.UsageError(
             "--output-tokens is of answers, and this model answers with vectors, which have no tokens; leave it out."
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import click
+from msgspec import structs
 
 from inflight.cli.declared import settings_options
 from inflight.cli.summary import show
@@ -90,23 +91,34 @@ class DecodeOptions:
 hardware_options = settings_options(MachineOptions)
 
 
-def longest_of(asked: MachineOptions) -> int:
-    """Return the maximum tokens of prompt and answer together."""
+def answers_with_vectors(asked: MachineOptions) -> bool:
+    """Return whether the model generates no text."""
+    check_machine(asked)
+    return asked.step_model is None and _read(asked).head is None
+
+
+def longest_of(asked: MachineOptions, is_pooled: bool = False) -> int:
+    """Return the maximum tokens of prompt and answer together. is_pooled: whether answers are vectors."""
     check_machine(asked)
     if asked.step_model is not None:
         return calibrated_machine(read_step_model(asked.step_model)).max_model_len
-    return _model(asked).default_model_len
+    return _model(asked, is_pooled).default_model_len
 
 
 def machines_of(
-    asked: PricedMachineOptions, demand: Demand, max_num_seqs: int | None, served: bool = False
+    asked: PricedMachineOptions,
+    demand: Demand,
+    max_num_seqs: int | None,
+    served: bool = False,
+    is_pooled: bool = False,
 ) -> Machines:
     """Return the ways to run one engine: the calibrated machine, or the GPU in every way worth comparing to divide the
-    model (in that of --tensor-parallel and its like). served: only those that this engine runs itself."""
+    model (in that of --tensor-parallel and its like). served: only those that this engine runs itself. is_pooled:
+    whether answers are vectors."""
     check_machine(asked)
     if asked.step_model is not None:
         return Machines([calibrated_machine(read_step_model(asked.step_model), asked.price)])
-    hardware, one = hardware_of(asked), parallelism_of(asked)
+    hardware, one = hardware_of(asked, is_pooled=is_pooled), parallelism_of(asked)
     example = hardware.gpu.price_per_hour
     if asked.price is None and example is not None:
         source = hardware.gpu.price_source
@@ -141,12 +153,12 @@ def parallelism_of(asked: MachineOptions) -> Parallelism | None:
     return Parallelism(tensor=tensor, expert=expert, data_attention=groups, pipeline=stages)
 
 
-def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None) -> Hardware:
-    """Return the GPU with the model on it. decode: of the decode pool."""
+def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None, *, is_pooled: bool = False) -> Hardware:
+    """Return the GPU with the model on it. decode: of the decode pool. is_pooled: whether answers are vectors."""
     others = () if asked.hardware_file is None else read_hardware_file(asked.hardware_file)
     given = decode and decode.decode_hardware
     gpu = find_gpu(given or asked.hardware or "", others, "--decode-hardware" if given else "--hardware")
-    model = _model(asked)
+    model = _model(asked, is_pooled)
     weights = _nearest(model.weight_format) if asked.weights == "auto" else asked.weights
     if weights == "mxfp4" and not any(layer.mlp.experts for layer in model.layers):
         raise SettingsError(
@@ -198,14 +210,21 @@ def _of_weights(asked: str, published: WeightFormat) -> str:
     return f"Weights: this model is published in {method}, and computed here in bf16; --weights {nearest} is nearer."
 
 
-def _model(asked: MachineOptions) -> ModelSpec:
-    spec = read_model(asked.model or "", None if asked.family is None else family_at(asked.family))
+def _model(asked: MachineOptions, is_pooled: bool = False) -> ModelSpec:
+    """Return the model, without its head where answers are vectors. Raises ModelError."""
+    spec = _read(asked)
+    if is_pooled:
+        return structs.replace(spec, head=None)
     if spec.head is None:
         raise ModelError(
-            f"{spec.name or spec.family} generates no text, and plan, tune and simulate are for models that do; "
-            "measure a server of it with `inflight bench`."
+            f"{spec.name or spec.family} generates no text, and this is for models that do; size it with `inflight "
+            "plan`, or measure a server of it with `inflight bench`."
         )
     return spec
+
+
+def _read(asked: MachineOptions) -> ModelSpec:
+    return read_model(asked.model or "", None if asked.family is None else family_at(asked.family))
 
 
 def check_machine(asked: MachineOptions) -> None:

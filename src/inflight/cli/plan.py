@@ -14,7 +14,7 @@ from inflight.cli.demand import PlannedDemandOptions, demand_of, slos_of
 from inflight.cli.drafts import DraftOptions
 from inflight.cli.files import check_writable
 from inflight.cli.layouts import LayoutOptions, layouts_of
-from inflight.cli.machines import PricedMachineOptions, longest_of, machines_of, refuse
+from inflight.cli.machines import PricedMachineOptions, answers_with_vectors, longest_of, machines_of, refuse
 from inflight.cli.options import config_option
 from inflight.cli.plan_questions import AskingVerb
 from inflight.cli.summary import show
@@ -95,11 +95,15 @@ def command(
     check_slos(slos)
     for path in (output.write_config, output.html):
         check_writable(path, reads=[asked.trace, machine.step_model, machine.hardware_file])
-    demand = demand_of(asked, longest_of(machine))
+    is_pooled = asked.output_tokens == "0" or answers_with_vectors(machine)
+    demand = demand_of(asked, longest_of(machine, is_pooled), is_pooled=is_pooled)
     tried = drafts.asked_about(asked.seed)
     _check_fast(layouts, depth, tried)
     names = ("strategy", "policy", "max_num_seqs", "max_num_batched_tokens")
-    machines = machines_of(machine, demand, values["max_num_seqs"], served=output.write_config is not None)
+    served = output.write_config is not None
+    machines = machines_of(machine, demand, values["max_num_seqs"], served, is_pooled)
+    if any(one.reads_whole_texts for one in machines.fitting) and values["strategy"] == "chunked":
+        values["strategy"] = "continuous"
     question = Question(
         machines=machines.fitting,
         discarded=machines.discarded,

@@ -10,6 +10,7 @@ from inflight.core.types.features import Features
 from inflight.core.types.kv_blocks import max_blocks, max_sequence_tokens
 from inflight.core.types.plan import Capacity
 from inflight.core.types.sampling import DEFAULT_RANK
+from inflight.models.mixers.attention import Attention
 from inflight.models.spec import ModelSpec
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
 from inflight.simulate.efficiency import Case
@@ -62,6 +63,19 @@ class Machine:
     state_snapshots: int = 0
     state_blocks: int = 0
     state_rows: int = 0
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether its answers are vectors."""
+        return isinstance(self.model, Roofline) and self.model.spec.head is None
+
+    @property
+    def reads_whole_texts(self) -> bool:
+        """Whether a token sees those behind it too, so that a text is computed in one step."""
+        if not isinstance(self.model, Roofline):
+            return False
+        mixers = (layer.mixer for layer in self.model.spec.layers)
+        return any(isinstance(one, Attention) and not one.causal for one in mixers)
 
     @property
     def on_gpu(self) -> bool:

@@ -16,12 +16,14 @@ from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, Question
 from inflight.planning.steady import prompt_seconds
 from inflight.planning.traffic import Traffic
+from inflight.simulate.engine_costs import engine_costs
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.shards import min_kv_heads
 
 UNIFORM = 1.1  # p99 over p50 below which lengths are all but equal
 STALL = 0.2  # seconds that a reader notices
 PREEMPTED = 0.02  # preemptions by request
+BUSY_FRONT_END = 0.7  # of a processor
 
 
 def warnings(
@@ -32,7 +34,8 @@ def warnings(
         *_on_memory(question, traffic, candidate),
         *_on_strategy(question, traffic, candidate),
         *_on_steps(question, traffic, candidate),
-        *_on_traffic(question, traffic),
+        *_on_traffic(question, traffic, candidate.machine.is_pooled),
+        *_on_front_end(question, replicas),
         *_on_slos(question, candidate, trial, replicas),
     )
 
@@ -86,10 +89,10 @@ def _on_steps(question: Question, traffic: Traffic, candidate: Candidate) -> Ite
         yield sentence("small_steps", budget=budget, ridge=model.gpu.ridge_tokens(), rows=rows)
 
 
-def _on_traffic(question: Question, traffic: Traffic) -> Iterator[str]:
+def _on_traffic(question: Question, traffic: Traffic, is_pooled: bool) -> Iterator[str]:
     demand = question.demand
     p50, p99 = traffic.output.p50 or 1.0, traffic.output.p99 or 1.0
-    if p99 < UNIFORM * p50:
+    if p99 < UNIFORM * p50 and not is_pooled:
         yield sentence("equal_lengths", p50=p50, p99=p99)
     if isinstance(demand, Drawn) and demand.gap_variation < 1:
         yield sentence("regular_arrivals", variation=math.sqrt(demand.gap_variation))
@@ -97,6 +100,12 @@ def _on_traffic(question: Question, traffic: Traffic) -> Iterator[str]:
     fewest = max(map(min_samples, shares))
     if isinstance(demand, Traced) and traffic.requests < fewest:
         yield sentence("short_trace", requests=traffic.requests, share=max(shares), fewest=fewest)
+
+
+def _on_front_end(question: Question, replicas: int) -> Iterator[str]:
+    seconds, each = engine_costs().request, question.demand.rate / replicas
+    if each * seconds > BUSY_FRONT_END:
+        yield sentence("busy_front_end", rate=each, seconds=seconds, most=BUSY_FRONT_END / seconds)
 
 
 def _on_slos(question: Question, candidate: Candidate, trial: Trial, replicas: int) -> Iterator[str]:

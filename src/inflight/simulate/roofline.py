@@ -98,7 +98,7 @@ class Roofline:
         self._caches = cache_shards(spec, tensor)
         self._token_bytes = sum(one.elements for one in self._caches) * ITEM_BYTES[kv]  # of one token, on one GPU
         self._state_bytes = 2 * state_bytes(spec) / tensor  # of one row: read and written
-        self._head = table_parameters(spec) / tensor
+        self._head = 0.0 if spec.head is None else table_parameters(spec) / tensor
         self._block_bytes = block_size * self._token_bytes
         self._overlaps = self.parallelism.spans(gpu)
 
