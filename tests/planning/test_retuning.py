@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from inflight.metrics.slo import parse_slos
 from inflight.planning.paired_runs import GOODPUT, MIN_STRETCHES, Measure, PairedRuns
 from inflight.planning.recorded_traffic import RecordedTraffic, read_recorded
 from inflight.planning.retuning import SimulatedRecord, present_config, retune
-from inflight.planning.shadow import shadow_replay
+from inflight.planning.shadow import settled, shadow_replay
 from inflight.records.schema import RecordError
 from inflight.simulate.fast_forward import TOKEN
 from inflight.simulate.fitted import FittedModel
@@ -80,7 +81,9 @@ def test_with_the_real_engine_to_decide_they_are_tried(short_of_slots: RecordedT
     shadow = shadow_replay(found, run, 20.0, 3)
     assert ran == [2, found.proposed.max_num_seqs] * 3
     assert shadow.proposed is not None and shadow.goodput_ratio is not None
-    assert shadow.proposed.goodput > shadow.present.goodput
+    assert shadow.proposed.goodput > shadow.present.goodput and settled(found, shadow).is_better
+    worse = settled(found, replace(shadow, present=shadow.proposed, proposed=shadow.present))
+    assert "Not decided: goodput on the real engine was" in worse.reason and worse.config == found.present
     assert shadow.present.goodput == pytest.approx(shadow.present.simulated.attained_per_s, rel=0.02)
 
 
@@ -94,6 +97,19 @@ def test_few_requests_decide_nothing(tmp_path: Path) -> None:
     entries = [Entry(0.02 * one, 30, 20) for one in range(12)]
     found = retune(read_recorded(recorded(tmp_path / "run.jsonl", entries, rows=8), 3600.0), SLOS)
     assert not found.is_better and (not found.changed or "Not decided" in found.reason)
+
+
+def test_refused_requests_are_offered_again(tmp_path: Path) -> None:
+    """Four slots' worth of requests for two, and room for one to wait: the others are refused until later."""
+    entries = [Entry(1.0 * burst + 0.001 * one, 30, 20) for burst in range(40) for one in range(6)]
+    limits = {"admission": "queue", "max_queued_requests": 1}
+    traffic = read_recorded(recorded(tmp_path / "run.jsonl", entries, **limits), 3600.0)
+    refused = [one for one in traffic.observations if one.outcome == "rejected"]
+    assert len(traffic.observations) == len(entries) and len(refused) > 40
+    simulated = SimulatedRecord(traffic, SLOS).observations(present_config(traffic))
+    again = sum(one.outcome == "rejected" for one in simulated)
+    assert abs(again - sum(one.outcome == "rejected" for one in traffic.measured)) <= 0.1 * len(refused)
+    assert "Refused until later" in traffic.notes[0]
 
 
 def test_only_the_last_seconds_count(tmp_path: Path) -> None:

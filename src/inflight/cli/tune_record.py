@@ -17,7 +17,7 @@ from inflight.cli.machines import PricedMachineOptions
 from inflight.cli.summary import show
 from inflight.config.engine import EngineSettings, LoadFormat
 from inflight.config.setting import SettingsError, above_zero, option, setting
-from inflight.metrics.slo import Slo
+from inflight.metrics.slo import Slo, targets
 from inflight.metrics.summary import Summary
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.recorded_traffic import LEAD, RecordedTraffic, read_recorded
@@ -123,7 +123,8 @@ def shadowed(
             engine, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens
         )
         built = build_engine(settings, config.scheduling)
-        return measure_on(built.loop, built.capacity.vocab_size, workload, shares)
+        judged = targets(retuning.slos) if retuning.slos else None
+        return measure_on(built.loop, built.capacity.vocab_size, workload, shares, judged)
 
     return shadow_replay(retuning, run, seconds, repeats, show)
 

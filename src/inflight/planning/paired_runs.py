@@ -25,19 +25,21 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure of a run. share: of a latency's requests, whose maximum it is; None: requests/s that met their
-    targets."""
+    """A figure of a run: the maximum of a latency over a share of the requests, or requests/s.
+
+    Attributes:
+        metric: None: requests/s, of those that completed, or that met their targets, too (`attained`).
+        of_completed: Whether the latency is that of completed requests alone; else others count as infinite.
+    """
 
     metric: LatencyMetric | None
-    share: float | None = None
+    share: float = 0.5
     gap_share: float = 0.99
-
-    @property
-    def is_goodput(self) -> bool:
-        return self.metric is None
+    of_completed: bool = False
+    attained: bool = True
 
 
-GOODPUT = Measure(None)
+GOODPUT, ANSWERED = Measure(None), Measure(None, attained=False)
 
 
 class PairedRuns:
@@ -60,10 +62,10 @@ class PairedRuns:
     def value(self, run: Sequence[Observation], measure: Measure) -> float:
         """Return a figure of a run; nan where no request has anything to measure."""
         values = figures_of(run, measure)
-        if measure.is_goodput:
+        if measure.metric is None:
             return float(values.sum()) / self.seconds
         known = np.sort(values[~np.isnan(values)])
-        return float(known[_rank(len(known), measure.share or 0.5)]) if len(known) else math.nan
+        return float(known[_rank(len(known), measure.share)]) if len(known) else math.nan
 
     def ratio(self, one: Sequence[Observation], other: Sequence[Observation], measure: Measure) -> tuple[float, float]:
         """Return the 95 % interval of the first run's figure over the second's; from nan to nan where there is none."""
@@ -80,7 +82,7 @@ class PairedRuns:
 
     def _drawn(self, values: Values, measure: Measure) -> Values:
         """Return the figure of each draw."""
-        if measure.is_goodput:
+        if measure.metric is None:
             return np.asarray(self._counts @ np.bincount(self._stretch, values, self.stretches), dtype=float)
         known = ~np.isnan(values)
         order = np.argsort(values[known])
@@ -89,16 +91,16 @@ class PairedRuns:
         for number, counts in enumerate(self._counts):
             sums = np.cumsum(counts[stretch])
             if len(sums) and sums[-1]:
-                found[number] = ordered[np.searchsorted(sums, max(1, math.ceil((measure.share or 0.5) * sums[-1])))]
+                found[number] = ordered[np.searchsorted(sums, max(1, math.ceil(measure.share * sums[-1])))]
         return found
 
 
 def figures_of(run: Sequence[Observation], measure: Measure) -> Values:
-    """float64[requests]: 1 or 0 for goodput, else seconds; nan where a request has nothing to measure."""
-    if measure.metric is None:
-        return np.array([float(one.attained) for one in run])
+    """float64[requests]: 1 or 0 for requests/s, else seconds; nan where a request has nothing to measure."""
     metric, share = measure.metric, measure.gap_share
-    found = [one.figure(metric, share) for one in run]
+    if metric is None:
+        return np.array([float(one.attained if measure.attained else one.outcome == "completed") for one in run])
+    found = [None if measure.of_completed and one.outcome != "completed" else one.figure(metric, share) for one in run]
     return np.array([math.nan if value is None else value for value in found])
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from inflight.core.types.request import Request
@@ -32,14 +33,14 @@ from inflight.records.schema import (
     read_from,
     values_of,
 )
-from inflight.report.reading import TOGETHER, observation_of
+from inflight.report.reading import TOGETHER, observation_of, refused_observation
 from inflight.simulate.drafting import SimulatedDrafts, acceptance_of, pass_seconds_of
 from inflight.simulate.fast_forward import TOKEN
 from inflight.simulate.fitted import MIN_STEPS, FittedModel
 from inflight.simulate.recorded_run import RecordedSettings, recorded_settings
 from inflight.simulate.sources import fitted_on_steps
 from inflight.simulate.steps import TimedStep, timed_steps
-from inflight.workload.workload import Entry, Workload
+from inflight.workload.workload import NO_TARGETS, Entry, Workload
 
 LEAD = 0.2  # of the measured time: requests before it that are simulated too, which fill batch and cache
 MAX_TAIL = 0.1  # of it, at its end: requests there are simulated only, since others beside them had not ended
@@ -59,7 +60,6 @@ class RecordedTraffic:
         observations: As recorded, of the workload's entries in their order.
         targets: Of the requests that state limits of their own; else none.
         drafts: How often drafts were accepted; None: there were none.
-        refused: Requests that the server refused, which are no part of the workload.
         notes: For readers, as sentences.
     """
 
@@ -74,7 +74,6 @@ class RecordedTraffic:
     begin: float
     end: float
     drafts: SimulatedDrafts | None
-    refused: int
     notes: tuple[str, ...]
 
     @property
@@ -112,10 +111,10 @@ def read_recorded(path: Path, seconds: float) -> RecordedTraffic:
             f"{path} has no answer that ended{_within(found, seconds)}; tune when the server has given some, or give a "
             "longer --last."
         )
-    requests = sorted(found.requests, key=lambda one: (one.request.arrival, one.command))
-    origin = requests[0].request.arrival
-    begin, end = _measured(found, requests, seconds)
-    number = sum(begin <= one.request.arrival <= end for one in requests)
+    offered = sorted([*found.requests, *found.refused], key=_arrival)
+    origin = _arrival(offered[0])
+    begin, end = _measured(found, origin, seconds)
+    number = sum(begin <= one.request.arrival <= end for one in found.requests)
     if number < MIN_REQUESTS or len(found.steps) < MIN_STEPS:
         raise RecordError(
             f"{path} has {counted(number, 'request')} and {counted(len(found.steps), 'step')}"
@@ -124,9 +123,11 @@ def read_recorded(path: Path, seconds: float) -> RecordedTraffic:
         )
     model = fitted_on_steps(_sampled(found.steps), header, path)
     together, name = settings.scheduling.strategy in TOGETHER, f"the requests of {path.name}"
-    entries = tuple(_entries(requests, origin, settings.capacity.block_size))
-    prompts = zip(entries, requests, strict=True)
-    original = tuple(replace(entry, prompt=one.request.prompt_token_ids) for entry, one in prompts)
+    entries = tuple(_entries(offered, origin, settings.capacity.block_size))
+    original = tuple(
+        replace(entry, prompt=one.request.prompt_token_ids) if isinstance(one, RequestRecord) else entry
+        for entry, one in zip(entries, offered, strict=True)
+    )
     return RecordedTraffic(
         path,
         header,
@@ -135,11 +136,13 @@ def read_recorded(path: Path, seconds: float) -> RecordedTraffic:
         _machine(model),
         Workload(entries, name),
         Workload(original, name),
-        tuple(observation_of(one, found.times, together) for one in requests),
+        tuple(
+            observation_of(one, found.times, together) if isinstance(one, RequestRecord) else refused_observation(one)
+            for one in offered
+        ),
         begin - origin,
         end - origin,
         _drafts(found, path),
-        found.refused,
         tuple(found.notes()),
     )
 
@@ -163,8 +166,9 @@ class _Found:
     steps: list[TimedStep] = field(default_factory=list)
     drafted: list[StepRecord] = field(default_factory=list)
     requests: list[RequestRecord] = field(default_factory=list)
+    refused: list[RefusedRecord] = field(default_factory=list)
     times: dict[int, array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
-    refused: int = 0
+    impossible: int = 0
     pooled: int = 0
     aborted: int = 0
     several: int = 0
@@ -173,7 +177,7 @@ class _Found:
         if isinstance(line, StepRecord):
             self._take_step(line)
         elif isinstance(line, RefusedRecord):
-            self.refused += 1
+            self._take_refused(line)
         elif isinstance(line, RequestRecord):
             self._take_request(line)
 
@@ -199,12 +203,20 @@ class _Found:
             self.aborted += any(sample.finish.reason in ("abort", "error") for sample in record.samples)
             self.several += len(record.samples) > 1
 
+    def _take_refused(self, record: RefusedRecord) -> None:
+        if record.retry_after is None or not record.prompt_tokens:  # no settings could serve it
+            self.impossible += 1
+        elif record.arrival >= self.since:
+            self.refused.append(record)
+
     def notes(self) -> Iterable[str]:
         if self.refused:
             yield (
-                f"Refused requests: {self.refused:,}. The lengths of their answers are not known, so they are left "
-                "out, and the load was larger than what is simulated."
+                f"Refused until later: {len(self.refused):,} requests. They are offered again; the lengths of their "
+                "answers are not known, and are drawn from those of the others."
             )
+        if self.impossible:
+            yield f"Requests that no settings could serve: {self.impossible:,}. They are left out."
         if self.aborted:
             yield f"Aborted or failed requests: {self.aborted:,}. Their answers are as long as they had become."
         if self.several:
@@ -230,15 +242,19 @@ def _read(path: Path, seconds: float) -> tuple[Header, _Found]:
     return header, found
 
 
+def _arrival(record: RequestRecord | RefusedRecord) -> float:
+    return record.request.arrival if isinstance(record, RequestRecord) else record.arrival
+
+
 def _within(found: _Found, seconds: float) -> str:
     return f" in its last {min(seconds, found.last - found.since):,.0f} s"
 
 
-def _measured(found: _Found, requests: list[RequestRecord], seconds: float) -> tuple[float, float]:
+def _measured(found: _Found, first: float, seconds: float) -> tuple[float, float]:
     """Return when the measured part begins and ends. At its end requests are missing that had not ended yet, so that
     the engine looks emptier than it was."""
-    begin = max(requests[0].request.arrival, found.last - seconds)
-    longest = max(one.ended - one.request.arrival for one in requests)
+    begin = max(first, found.last - seconds)
+    longest = max(one.ended - one.request.arrival for one in found.requests)
     return begin, found.last - min(longest, MAX_TAIL * (found.last - begin))
 
 
@@ -261,18 +277,24 @@ def _drafts(found: _Found, path: Path) -> SimulatedDrafts | None:
     return SimulatedDrafts(acceptance, pass_seconds=pass_seconds_of(found.drafted))
 
 
-def _entries(requests: Iterable[RequestRecord], origin: float, block_size: int) -> Iterable[Entry]:
-    answers = _Answers(block_size)
-    for record in requests:
-        request = record.request
-        longest = max((sample.token_ids for sample in record.samples), key=len)
+def _entries(offered: Sequence[RequestRecord | RefusedRecord], origin: float, block_size: int) -> Iterator[Entry]:
+    answers, lengths = _Answers(block_size), Random("lengths of refused requests")
+    known = [len(_longest(one)) for one in offered if isinstance(one, RequestRecord)]
+    for record in offered:
+        slo = record.slo if isinstance(record, RefusedRecord) else record.request.slo
+        limits = NO_TARGETS if slo.ttft is slo.itl is None else Targets(ttft=slo.ttft, itl=slo.itl)
+        arrival = _arrival(record) - origin
+        if isinstance(record, RefusedRecord):
+            length, lane, tenant = lengths.choice(known), record.lane, record.tenant
+            yield Entry(arrival, record.prompt_tokens, length, lane=lane, tenant=tenant, targets=limits)
+            continue
+        request, answer = record.request, _longest(record)
         prompt = answers.replaced(request)
-        answers.add(request, longest)
-        slo = request.slo
+        answers.add(request, answer)
         yield Entry(
-            arrival=request.arrival - origin,
+            arrival=arrival,
             prompt_tokens=len(prompt),
-            output_tokens=request.forced_output_tokens or len(longest),
+            output_tokens=request.forced_output_tokens or len(answer),
             max_tokens=request.params.max_tokens,
             prompt=prompt,
             cache_salt=request.cache_salt,
@@ -280,9 +302,13 @@ def _entries(requests: Iterable[RequestRecord], origin: float, block_size: int) 
             lane=request.lane,
             tenant=request.tenant,
             priority=request.priority,
-            targets=Targets(ttft=slo.ttft, itl=slo.itl),
+            targets=limits,
             program=request.program,
         )
+
+
+def _longest(record: RequestRecord) -> tuple[int, ...]:
+    return max((sample.token_ids for sample in record.samples), key=len)
 
 
 class _Answers:

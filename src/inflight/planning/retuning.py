@@ -9,8 +9,9 @@ proposed only where its interval leaves the present settings behind, and by more
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from msgspec import structs
 
@@ -20,13 +21,12 @@ from inflight.metrics.confidence import min_samples
 from inflight.metrics.observation import Observation
 from inflight.metrics.slo import Slo, targets
 from inflight.metrics.summary import Summary
-from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import TOGETHER, EngineConfig
-from inflight.planning.paired_runs import GOODPUT, Measure, PairedRuns
+from inflight.planning.paired_runs import ANSWERED, GOODPUT, Measure, PairedRuns
 from inflight.planning.proposal import Overrides
 from inflight.planning.recorded_traffic import RecordedTraffic
 from inflight.planning.rendering import sentence
-from inflight.planning.simulation import Meter, Topology, Trial, read_off, trial_of
+from inflight.planning.simulation import Meter, Topology, Trial, judged_by, read_off, trial_of
 from inflight.planning.stages import Progress, quiet
 from inflight.planning.traffic import Traffic, analyze_traffic
 from inflight.planning.tuning import (
@@ -49,12 +49,13 @@ MAX_ERROR = 0.25  # of the simulation against the record, beyond which nothing i
 VARIED = ("fcfs", "sjf", "deadline", "prefix")  # policies that may be exchanged; others are about more than latency
 SHOWN = (
     ("goodput", GOODPUT),
-    ("TTFT p50", Measure("ttft", 0.5)),
-    ("TTFT p99", Measure("ttft", 0.99)),
-    ("TPOT p50", Measure("tpot", 0.5)),
-    ("TPOT p99", Measure("tpot", 0.99)),
-    ("E2E p50", Measure("e2e", 0.5)),
-    ("E2E p99", Measure("e2e", 0.99)),
+    ("answered", ANSWERED),
+    ("TTFT p50", Measure("ttft", 0.5, of_completed=True)),
+    ("TTFT p99", Measure("ttft", 0.99, of_completed=True)),
+    ("TPOT p50", Measure("tpot", 0.5, of_completed=True)),
+    ("TPOT p99", Measure("tpot", 0.99, of_completed=True)),
+    ("E2E p50", Measure("e2e", 0.5, of_completed=True)),
+    ("E2E p99", Measure("e2e", 0.99, of_completed=True)),
 )
 
 
@@ -127,31 +128,35 @@ class SimulatedRecord:
 
     def __init__(self, traffic: RecordedTraffic, slos: tuple[Slo, ...]):
         self.traffic, self.slos = traffic, slos
-        self.workload, self.original = (
-            with_targets(one, targets(slos)) if slos else one for one in (traffic.workload, traffic.original)
-        )
+        self.workload = traffic.workload
+        self.targets = targets(slos) if slos else None  # by which requests are measured; the engine knows their own
         self._topology = Topology(drafts=traffic.drafts)
 
     def observations(self, config: EngineConfig, model: StepModel | None = None) -> list[Observation]:
         """Return the observations of the measured requests."""
         run = self._run(config, self.workload, model or self.traffic.model)
-        pairs = zip(run.observations, self.workload.entries, strict=True)
-        return [one for one, entry in pairs if self.traffic.holds(entry)]
+        return self._held(run.observations)
 
     def measured(self) -> list[Observation]:
         """Return the recorded observations of these requests, with the same targets."""
-        pairs = zip(self.traffic.observations, self.workload.entries, strict=True)
-        return [replace(one, targets=entry.targets) for one, entry in pairs if self.traffic.holds(entry)]
+        return self._held(self.traffic.observations)
+
+    def _held(self, observations: Sequence[Observation]) -> list[Observation]:
+        pairs = zip(judged_by(observations, self.targets), self.workload.entries, strict=True)
+        return [one for one, entry in pairs if self.traffic.holds(entry)]
 
     def trial(self, config: EngineConfig) -> Trial:
         """Run the busiest stretch of the record."""
         workload, shares = self._busiest()
         meter = Meter(self.traffic.model)
-        return trial_of(self._run(config, workload, meter), meter, self.slos, self._topology, shares)
+        run = self._run(config, workload, meter)
+        run = replace(run, observations=judged_by(run.observations, self.targets))
+        return trial_of(run, meter, self.slos, self._topology, shares)
 
     def summary(self, config: EngineConfig, workload: Workload, shares: tuple[float, float]) -> Summary:
         """Simulate a part of the workload. shares: of its time that are measured."""
-        return read_off(self._run(config, workload, self.traffic.model).observations, shares)[0]
+        run = self._run(config, workload, self.traffic.model)
+        return read_off(judged_by(run.observations, self.targets), shares)[0]
 
     def _run(self, config: EngineConfig, workload: Workload, model: StepModel) -> Simulation:
         recorded, scheduling = self.traffic.settings, config.scheduling
@@ -250,15 +255,18 @@ def _dimensions(
 ) -> Iterator[Dimension]:
     """Yield what is varied: what the present settings have nothing against."""
     policies = present.scheduling.policy in VARIED and not present.scheduling.lanes
+    deadlines = any(entry.targets for entry in traffic.workload.entries)  # of their own, which the engine knows
     for name, others in tuned_dimensions(traffic.machine, figures, slos, overrides):
         if name != "policy" or policies:
-            yield name, lambda config, others=others: _possible(others(config))  # type: ignore[misc]
+            yield name, partial(_possible, others, deadlines)
 
 
-def _possible(variants: Iterator[EngineConfig]) -> Iterator[EngineConfig]:
-    """Yield variants up to the first that does not go with the other settings."""
+def _possible(
+    others: Callable[[EngineConfig], Iterator[EngineConfig]], deadlines: bool, config: EngineConfig
+) -> Iterator[EngineConfig]:
+    """Yield variants up to the first that does not go with the other settings. deadlines: whether requests have any."""
     try:
-        yield from variants
+        yield from (one for one in others(config) if deadlines or one.scheduling.policy != "deadline")
     except SettingsError:
         return
 

@@ -15,13 +15,16 @@ from inflight.metrics.confidence import Estimate, paired_ratio
 from inflight.metrics.slo import Metric
 from inflight.metrics.summary import Summary
 from inflight.planning.engine_config import EngineConfig
+from inflight.planning.rendering import sentence
 from inflight.planning.retuning import Retuning, SimulatedRecord
 from inflight.planning.stages import Progress, quiet
+from inflight.planning.tuning import BETTER
 from inflight.workload.workload import Entry, Workload
 
 Run = Callable[[EngineConfig, Workload, tuple[float, float]], Summary]
 Share = Literal["p50", "p95", "p99"]
 WHOLE = (0.0, 1.0)
+MIN_RUNS = 2  # of each of the settings, to decide by
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def shadow_replay(retuning: Retuning, run: Run, seconds: float, repeats: int, pr
         progress: Called with a sentence about each run.
     """
     record = SimulatedRecord(retuning.traffic, retuning.slos)
-    workload, original = _busiest(record.workload, seconds), _busiest(record.original, seconds)
+    workload, original = _busiest(record.workload, seconds), _busiest(retuning.traffic.original, seconds)
     configs = [retuning.present] + ([retuning.proposed] if retuning.changed else [])
     measured: list[list[Summary]] = [[] for _ in configs]
     for repeat in range(repeats):
@@ -91,6 +94,22 @@ def shadow_replay(retuning: Retuning, run: Run, seconds: float, repeats: int, pr
     ]
     span = workload.entries[-1].arrival
     return Shadow(span, len(workload.entries), found[0], found[1] if len(found) > 1 else None)
+
+
+def settled(retuning: Retuning, shadow: Shadow) -> Retuning:
+    """Return the retuning as the real engine decides it: by goodput, in every run. Where both settings have the same,
+    the simulation's verdict stays."""
+    if shadow.proposed is None:
+        return retuning
+    pairs = [
+        (after.attained_per_s, before.attained_per_s)
+        for after, before in zip(shadow.proposed.measured, shadow.present.measured, strict=True)
+    ]
+    if all(abs(after - before) <= BETTER * before for after, before in pairs):
+        return retuning
+    if len(pairs) >= MIN_RUNS and all(after > before for after, before in pairs):
+        return replace(retuning, reason="")
+    return replace(retuning, reason=sentence("retune_shadow", pairs=pairs, least=MIN_RUNS))
 
 
 def _busiest(workload: Workload, seconds: float) -> Workload:

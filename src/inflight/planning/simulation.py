@@ -350,8 +350,18 @@ def _behind(observations: Sequence[Observation], span: float) -> str:
     return next(behind, "") if len(waits) > 1 else ""
 
 
-def measure_on(loop: EngineLoop, vocab_size: int, workload: Workload, measured: tuple[float, float]) -> Summary:
-    """Run a workload on a real engine, close the engine, and measure the run as a trial in virtual time is."""
+def measure_on(
+    loop: EngineLoop,
+    vocab_size: int,
+    workload: Workload,
+    measured: tuple[float, float],
+    targets: Targets | None = None,
+) -> Summary:
+    """Run a workload on a real engine, close the engine, and measure the run as a trial in virtual time is.
+
+    Args:
+        targets: By which requests are measured, other than those that the engine knows of.
+    """
     contents = Contents(workload.entries, vocab_size, min_id=3, stand_in=True)
 
     def request_of(index: int, arrival: float) -> Request:
@@ -362,4 +372,9 @@ def measure_on(loop: EngineLoop, vocab_size: int, workload: Workload, measured: 
     finally:
         loop.close()
     times = [entry.arrival for entry in workload.entries]
-    return read_off(observations, measured, max(times) - min(times))[0]
+    return read_off(judged_by(observations, targets), measured, max(times) - min(times))[0]
+
+
+def judged_by(observations: Sequence[Observation], targets: Targets | None) -> list[Observation]:
+    """Return observations with these targets; None: with their own."""
+    return list(observations) if targets is None else [replace(one, targets=targets) for one in observations]

@@ -85,7 +85,7 @@ def _take(record: Line, engine: EngineRun, observations: list[Observation], pref
         times = {number: timelines[number].token_times for number in numbers}
         observations.append(observation_of(record, times, together))
     elif isinstance(record, RefusedRecord):
-        observations.append(_refused(record))
+        observations.append(refused_observation(record))
 
 
 def _ended_request(record: RequestRecord, repeated_tokens: int) -> EndedRequest:
@@ -154,7 +154,7 @@ def _targets(slo: SLO) -> Targets:
     return Targets(ttft=slo.ttft, itl=slo.itl)
 
 
-def _refused(record: RefusedRecord) -> Observation:
+def refused_observation(record: RefusedRecord) -> Observation:
     """Return a refused request: rejected, because the queue was full, or failed, because it can never be served."""
     return Observation(
         request_id=record.request_id,
