@@ -49,6 +49,8 @@ MIN_ERROR, MAX_ERROR = 0.01, 0.5  # of step times, at the ends of what is uncert
 MAX_STEPS = 20_000  # that are fitted, in stretches over the whole time
 _STRETCHES = 40
 
+Offered = RequestRecord | RefusedRecord
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedTraffic:
@@ -111,7 +113,8 @@ def read_recorded(path: Path, seconds: float) -> RecordedTraffic:
             f"{path} has no answer that ended{_within(found, seconds)}; tune when the server has given some, or give a "
             "longer --last."
         )
-    offered = sorted([*found.requests, *found.refused], key=_arrival)
+    every: list[Offered] = [*found.requests, *found.refused]
+    offered = sorted(every, key=_arrival)
     origin = _arrival(offered[0])
     begin, end = _measured(found, origin, seconds)
     number = sum(begin <= one.request.arrival <= end for one in found.requests)
@@ -242,7 +245,7 @@ def _read(path: Path, seconds: float) -> tuple[Header, _Found]:
     return header, found
 
 
-def _arrival(record: RequestRecord | RefusedRecord) -> float:
+def _arrival(record: Offered) -> float:
     return record.request.arrival if isinstance(record, RequestRecord) else record.arrival
 
 
@@ -277,7 +280,7 @@ def _drafts(found: _Found, path: Path) -> SimulatedDrafts | None:
     return SimulatedDrafts(acceptance, pass_seconds=pass_seconds_of(found.drafted))
 
 
-def _entries(offered: Sequence[RequestRecord | RefusedRecord], origin: float, block_size: int) -> Iterator[Entry]:
+def _entries(offered: Sequence[Offered], origin: float, block_size: int) -> Iterator[Entry]:
     answers, lengths = _Answers(block_size), Random("lengths of refused requests")
     known = [len(_longest(one)) for one in offered if isinstance(one, RequestRecord)]
     for record in offered:
