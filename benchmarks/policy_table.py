@@ -22,8 +22,16 @@ from typing import Any, NamedTuple
 
 from benchmarks.results import table, write_section
 from inflight.cli import call
+from inflight.cli.bench_options import INPUT, OUTPUT
 from inflight.cli.lab_runs import REAL, SIMULATED
+from inflight.planning.steady import steady_state
+from inflight.planning.traffic import analyze_traffic
 from inflight.report.standings import rank_correlation
+from inflight.simulate.sources import read_step_model
+from inflight.workload.arrivals import Poisson
+from inflight.workload.classes import TrafficClass
+from inflight.workload.lengths import parse_lengths
+from inflight.workload.synthetic import synthesize
 
 MACHINE = "--model llama-3.1-8b --hardware h100"
 CONTENDERS = (
@@ -56,7 +64,8 @@ TRACES = (
     PublicTrace("azure_code.csv", "Azure, code", 2.2, 250, 2000, 80),
     PublicTrace("mooncake_conversation_trace.jsonl", "Mooncake, conversations", 0.3, 130, 10_000, 80),
 )
-ON_THE_ENGINE = "--rate 10 --duration 40 --slo ttft=1000,tpot=60"
+ENGINE_LOAD, ENGINE_SECONDS = 1.0, 40  # of what the closed form serves at most; of arrivals
+TTFT_STEPS, TPOT_STEPS = 40, 1.5  # targets, in steps at that load
 ENGINE_CONTENDERS = (
     *("fcfs", "sjf", "deadline", "hrrn"),
     "--setting 'sjf, oracle=--policy sjf --predictor oracle'",
@@ -114,9 +123,26 @@ def report(folder: str, seeds: int) -> str:
     return "\n\n".join(parts)
 
 
+def engine_options(step_model: Path) -> str:
+    """Return the load and the targets for the engine that a step model was measured on. Its speculation is off, as it
+    is in simulations that do not know how often drafts are right."""
+    model = read_step_model(step_model)
+    assert model.provenance is not None, "it was calibrated"
+    rows, budget = (int(model.provenance.settings[name]) for name in ("max_num_seqs", "max_num_batched_tokens"))
+    kind = TrafficClass(name="", share=1.0, input=parse_lengths(INPUT), output=parse_lengths(OUTPUT))
+    traffic = analyze_traffic(synthesize([kind], arrivals=Poisson(1.0), requests=2000))
+    steady = steady_state(model, traffic, rows, budget)
+    ttft, tpot = (round(1e3 * steps * steady.step_seconds) for steps in (TTFT_STEPS, TPOT_STEPS))
+    return (
+        f"--rate {ENGINE_LOAD * steady.requests_per_s:.3g} --duration {ENGINE_SECONDS} --slo ttft={ttft},tpot={tpot} "
+        "--speculation off"
+    )
+
+
 def agreement(step_model: Path, model: str, repeats: int) -> str:
     """Run the contenders on the engine and in simulation; return a table of both, and their rank correlations."""
-    chosen = f"{' '.join(ENGINE_CONTENDERS)} {ON_THE_ENGINE} --seeds 1 --verify {len(ENGINE_CONTENDERS) - 1}"
+    options = engine_options(step_model)
+    chosen = f"{' '.join(ENGINE_CONTENDERS)} {options} --seeds 1 --verify {len(ENGINE_CONTENDERS) - 1}"
     engine = f"--step-model {shlex.quote(str(step_model))} --model {shlex.quote(model)} --verify-repeats {repeats}"
     means: dict[str, dict[str, dict[str, float]]] = {SIMULATED: {}, REAL: {}}
     for one in measure(f"{chosen} {engine}"):
@@ -137,7 +163,7 @@ def agreement(step_model: Path, model: str, repeats: int) -> str:
     }
     shown = ", ".join(f"{value:.2f} by {title}" for title, value in ranks.items() if value is not None)
     return (
-        f"{model}, `inflight lab {ON_THE_ENGINE}`, {repeats} runs of each on the engine, in turns, and the same "
+        f"{model}, `inflight lab {options}`, {repeats} runs of each on the engine, in turns, and the same "
         f"requests in simulation. Rank correlation: {shown}.\n\n{table(head, rows)}"
     )
 
