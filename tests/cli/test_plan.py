@@ -217,7 +217,11 @@ def answers(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
 
 
 def test_without_arguments_a_terminal_is_asked(plan, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    answers(monkeypatch, "lama-3-8b", "llama-3-8b", "h1000", "h100", "-4", "nan", "4", "200", "20", "", "none")
+    answers(
+        monkeypatch,
+        *("lama-3-8b", "llama-3-8b", "h1000", "h100", "free", ""),
+        *("-4", "nan", "4", "200", "20", "soon", "0 s", "1.5 s", "none"),
+    )
     told = plan()
     assert told.code == 0, told.err
     assert (
@@ -225,8 +229,11 @@ def test_without_arguments_a_terminal_is_asked(plan, monkeypatch: pytest.MonkeyP
         and "h1000" in told.err
         and "-4 is not a rate" in told.err
         and "nan is not a rate" in told.err
+        and "'free' is no price" in told.err
+        and "'soon' is no time; give milliseconds such as 500" in told.err
+        and "'0 s' is no limit" in told.err
     )
-    asked = "--model llama-3-8b --hardware h100 --rate 4 --input-tokens 200 --output-tokens 20 --slo ttft=1000"
+    asked = "--model llama-3-8b --hardware h100 --rate 4 --input-tokens 200 --output-tokens 20 --slo ttft=1500"
     assert f"inflight plan {asked}" in told.err
     assert "1 replica of h100" in told.out
 
@@ -235,9 +242,20 @@ def test_a_trace_may_be_the_answer(plan, tmp_path: Path, monkeypatch: pytest.Mon
     trace = tmp_path / "t.csv"
     rows = "".join(f"2023-11-16 18:{number // 60:02}:{number % 60:02}.0000000,100,10\n" for number in range(200))
     trace.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
-    answers(monkeypatch, "llama-3-8b", "h100", str(trace), "", "")
+    other = tmp_path / "notes.txt"
+    other.write_text("no trace\n")
+    answers(monkeypatch, "llama-3-8b", "h100", "3", str(other), str(trace), "", "")
     told = plan()
-    assert told.code == 0 and f"--trace {trace}" in told.err, told.err
+    assert told.code == 0 and f"--price 3 --trace {trace}" in told.err, told.err
+    assert f"Error: {other}" in told.err, "refused when it is given"
+
+
+def test_of_a_model_without_answers_no_tokens_of_answers_are_asked_for(  # type: ignore[no-untyped-def]
+    plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(monkeypatch, "bge-m3", "l4", "", "40", "200", "300")
+    told = plan()
+    assert told.code == 0 and "--rate 40 --input-tokens 200 --slo ttft=300" in told.err, told.err
 
 
 def test_nothing_is_asked_without_a_terminal_or_beside_an_environment(  # type: ignore[no-untyped-def]

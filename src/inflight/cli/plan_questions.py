@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -14,13 +15,14 @@ import click
 
 from inflight.cli.summary import show
 from inflight.cli.verb import Verb, variables_of
-from inflight.metrics.slo import parse_slos
 from inflight.models.known import read_model
-from inflight.planning.slos import check_slos
 from inflight.simulate.hardware import find_gpu
 from inflight.workload.lengths import parse_lengths
+from inflight.workload.traces import load
 
 CHAT = ("lognormal:1020:4142", "lognormal:129:601")  # tokens of prompts and answers in Azure's conversation trace
+EXAMPLE = "example"
+_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,47 +52,86 @@ def _rate_or_trace(answer: str) -> None:
     try:
         found = float(answer)
     except ValueError:
-        if not Path(answer).is_file():
+        if not _file(answer).is_file():
             raise ValueError(f"{answer!r} is neither a number nor a file.") from None
+        load(_file(answer))  # a file that is no trace is refused at once
         return
     if not 0 < found < math.inf:
         raise ValueError(f"{answer} is not a rate: it must be above 0, and finite.")
 
 
-def _milliseconds(answer: str) -> None:
-    if answer != "none":
-        check_slos(parse_slos([f"ttft={answer}"]))
+def _file(answer: str) -> Path:
+    return Path(answer).expanduser()
+
+
+def _milliseconds(answer: str) -> float | None:
+    """Return a limit: milliseconds, or seconds where the unit says so; None for none. Raises ValueError."""
+    match = _TIME.fullmatch(answer.lower())
+    if match is None and answer.lower() != "none":
+        raise ValueError(f"{answer!r} is no time; give milliseconds such as 500, seconds such as 1.5 s, or none.")
+    if match is None:
+        return None
+    limit = float(match[1]) * (1e3 if match[2] == "s" else 1.0)
+    if not 0 < limit < math.inf:
+        raise ValueError(f"{answer!r} is no limit: it must be above 0.")
+    return limit
 
 
 def _limit(metric: str) -> Callable[[str], list[str]]:
-    return lambda answer: [] if answer == "none" else ["--slo", f"{metric}={answer}"]
+    return lambda answer: [] if (limit := _milliseconds(answer)) is None else ["--slo", f"{metric}={limit:g}"]
+
+
+def _price(answer: str) -> None:
+    try:
+        found = float(answer)
+    except ValueError:
+        found = 1.0 if answer == EXAMPLE else math.nan
+    if not 0 < found < math.inf:
+        raise ValueError(f"{answer!r} is no price; give US dollars above 0, such as 2.5, or {EXAMPLE}.")
 
 
 def ask_plan() -> list[str]:
     """Ask for a deployment; return the arguments that mean it. Raises click.Abort."""
     show("Without options `inflight plan` asks for them; an empty answer takes what stands in brackets.")
-    arguments = TerminalQuestion(
+    model = TerminalQuestion(
         "Model (a name, a folder or a config.json)", "llama-3.1-8b", read_model, lambda answer: ["--model", answer]
     ).ask()
-    arguments += TerminalQuestion("GPU", "h100", find_gpu, lambda answer: ["--hardware", answer]).ask()
+    has_answers = read_model(model[-1]).head is not None  # others answer with vectors
+    gpu = TerminalQuestion(
+        "GPU (such as l4, l40s, a100-80, h100, b200, mi300x, rtx-4090)",
+        "h100",
+        find_gpu,
+        lambda answer: ["--hardware", answer],
+    ).ask()
+    price = TerminalQuestion(
+        f"US dollars per GPU and hour ({EXAMPLE}: what clouds ask for it)",
+        EXAMPLE,
+        _price,
+        lambda answer: [] if answer == EXAMPLE else ["--price", answer],
+    ).ask()
+    return [*model, *gpu, *price, *_ask_traffic(has_answers), *_ask_limits(has_answers)]
+
+
+def _ask_traffic(has_answers: bool) -> list[str]:
     (traffic,) = TerminalQuestion(
         "Requests per second at the busiest time, or a trace's file", "10", _rate_or_trace, lambda answer: [answer]
     ).ask()
-    if Path(traffic).is_file():
-        arguments += ["--trace", traffic]
-    else:
-        arguments += ["--rate", traffic]
-        for name, usual in zip(("input", "output"), CHAT, strict=True):
-            of = "prompts" if name == "input" else "answers"
-            form = TerminalQuestion(
-                f"Tokens of {of} (a number, or lognormal:MEDIAN:P99)",
-                usual,
-                parse_lengths,
-                lambda answer, name=name: [f"--{name}-tokens", answer],  # type: ignore[misc]
-            )
-            arguments += form.ask()
-    for metric, of, usual in (("ttft", "Time to the first token", "1000"), ("tpot", "Time per further token", "50")):
-        text = f"{of} that 99 % of the requests keep, in ms (none: no limit)"
+    if _file(traffic).is_file():
+        return ["--trace", str(_file(traffic))]
+    arguments = ["--rate", traffic]
+    lengths = (("prompts", "input", CHAT[0]), ("answers", "output", CHAT[1]))
+    for of, name, usual in lengths if has_answers else lengths[:1]:
+        text = f"Tokens of {of} (a number, or lognormal:MEDIAN:P99)"
+        (form,) = TerminalQuestion(text, usual, parse_lengths, lambda answer: [answer]).ask()
+        arguments += [f"--{name}-tokens", form]
+    return arguments
+
+
+def _ask_limits(has_answers: bool) -> list[str]:
+    arguments: list[str] = []
+    limits = (("ttft", "Time to the first token", "1000 ms"), ("tpot", "Time per further token", "50 ms"))
+    for metric, of, usual in limits if has_answers else (("ttft", "Time to the vector", "300 ms"),):
+        text = f"{of} that 99 % of the requests keep, such as 800 ms or 1.5 s (none: no limit)"
         arguments += TerminalQuestion(text, usual, _milliseconds, _limit(metric)).ask()
     return arguments
 
@@ -101,7 +142,7 @@ class AskingVerb(Verb):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and self._may_ask():
             args = ask_plan()
-            show(f"\ninflight plan {shlex.join(args)}\n")
+            show(f"\ninflight plan {shlex.join(args)}\n(with --html plan.html also a page with sliders)\n")
         return super().parse_args(ctx, args)
 
     def _may_ask(self) -> bool:
