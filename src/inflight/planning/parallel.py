@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any
@@ -64,6 +64,12 @@ def run_all(jobs: Jobs, workers: int, ended: Callable[[str], None]) -> dict[str,
             process.join()
             receiver.close()
     return {name: results[name] for name in jobs}
+
+
+def run_ahead(jobs: Sequence[Callable[[], Any]], workers: int) -> None:
+    """Run jobs for what they store, which a cache has then; where they cannot run at once, do nothing."""
+    if workers > 1 and len(jobs) > 1:
+        run_all({str(number): job for number, job in enumerate(jobs)}, workers, lambda name: None)
 
 
 def _start(job: Callable[[], Any]) -> tuple[Connection, ForkProcess]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from msgspec import Struct
 
@@ -19,6 +20,7 @@ from inflight.planning.layouts import LayoutOutlook
 from inflight.planning.limits import LimitCost
 from inflight.planning.load import expected_load, measured_load, too_few_gpus
 from inflight.planning.mixture import Mixed
+from inflight.planning.parallel import run_ahead
 from inflight.planning.ranking import RankedPlan, ranked
 from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
@@ -231,7 +233,7 @@ def plan(
     runner = runner.asking(measured_load(question, best))
     others = [one for one in measured if one.machine is not best.machine]
     stages.begin(PLANNED)
-    answer = _first(runner, best, others, fast)
+    answer = _first(runner, best, others, fast, workers)
     stages.end(PLANNED)
     if fast:
         return replace(answer, is_first=True)
@@ -294,10 +296,10 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
     return measured
 
 
-def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fast: bool) -> Plan:
+def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fast: bool, workers: int) -> Plan:
     """Return the first answer: the planned load was simulated, and nothing beside it. fast: in a shorter trial."""
     traffic, reads = runner.traffic, 1.0 if fast else sizing.THOROUGHLY
-    question, best, replicas, trial = _plan_replicas(runner, best, reads, decides=not fast)
+    question, best, replicas, trial = _plan_replicas(runner, best, reads, decides=not fast, workers=workers)
     return Plan(
         question=question,
         traffic=traffic,
@@ -318,7 +320,7 @@ def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fa
 
 
 def _plan_replicas(
-    runner: TrialRunner, best: Candidate, reads: float, decides: bool
+    runner: TrialRunner, best: Candidate, reads: float, decides: bool, workers: int
 ) -> tuple[Question, Candidate, int, Trial]:
     """Return the replicas that meet the SLOs with another seed than that of the search, which may be harder; with as
     many request slots as the search needed, if those are enough for the bursts. Where there are so many GPUs, they get
@@ -329,33 +331,45 @@ def _plan_replicas(
         best: The chosen machine.
         reads: Times the usual requests of a trial.
         decides: Whether a trial runs on until it decides the SLOs.
+        workers: Processes at once; the result does not depend on them.
     """
     question, overrides = runner.question, runner.question.overrides
     replicas, met = best.replicas(question.demand), best.capacity.met
     one = best if met is None else replace(best, config=sizing.with_fewer_rows(best, runner.traffic, met, overrides))
 
-    def run() -> Trial:
+    def run(replicas: int, rate: float) -> Trial:
         pooled = runner.topology(min(one.pooled, replicas))
-        rate = question.demand.rate / replicas
         trial = runner.run(one, rate, seed=2, reads=reads, topology=pooled)
         if decides and trial.undecided and question.sizes.decisive:  # it runs on
             trial = runner.run(one, rate, seed=2, topology=pooled, decides=True)
         return trial
 
-    trial = run()
-    if not trial.met and one.config != best.config:
+    def harder(replicas: int) -> int:
+        return max(replicas + 1, round(sizing.HARDER_BY * replicas))
+
+    def run_two() -> Trial:
+        """Run a trial, and on another core that of the next harder load."""
+        rate = question.demand.rate
+        if runner.has_cache and question.slos and question.gpus is None:
+            loads = replicas, harder(replicas)
+            run_ahead([partial(run, number, rate / number) for number in loads], workers)
+        return run(replicas, rate / replicas)
+
+    trial = run_two()
+    # Where not all of the fewer rows were taken, more of them change nothing.
+    if not trial.met and one.config != best.config and trial.peak_rows >= one.config.max_num_seqs:
         fewer, one = one, best
-        trial = run()
+        trial = run(replicas, question.demand.rate / replicas)
         one = best if trial.met else fewer  # the load is too high for either
-    for _ in range(HARDER if question.slos else 0):
+    for attempt in range(HARDER if question.slos else 0):
         if trial.met:
             break
         if question.gpus is None:
-            replicas = max(replicas + 1, round(sizing.HARDER_BY * replicas))
+            replicas = harder(replicas)
         else:
             demand = question.demand
             question = replace(question, demand=replace(demand, rate=demand.rate / sizing.HARDER_BY))
-        trial = run()
+        trial = run_two() if attempt % 2 else run(replicas, question.demand.rate / replicas)
         one = replace(one, rate=trial.rate) if trial.met else one
     return question, replace(one, pooled=min(one.pooled, replicas)), replicas, trial
 

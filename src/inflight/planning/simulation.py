@@ -143,6 +143,7 @@ class Meter:
     def __init__(self, model: StepModel):
         self.model, self.name, self.extrapolates = model, model.name, model.extrapolates
         self._costs: Callable[[Features], tuple[Cost, ...]] | None = getattr(model, "costs", None)
+        self.peak_rows = 0  # of a step
         self._asked: dict[Features, tuple[float, tuple[Cost, ...]]] = {}  # steps that were asked about
         self._prompts = 0.0  # tokens of prompts so far
         self._steps: list[tuple[float, int, float, tuple[Cost, ...]]] = []  # prompt tokens so far, rows, seconds
@@ -155,6 +156,7 @@ class Meter:
 
     def count(self, features: Features) -> None:
         """Record a step that was asked about: others were only foreseen, and did not happen."""
+        self.peak_rows = max(self.peak_rows, features.rows)
         self._prompts += features.tokens - features.samples
         self._steps.append((self._prompts, features.rows, *self._asked[features]))
 
@@ -185,7 +187,8 @@ class Trial:
     part's steps. outside: sentence → share of the steps beyond what the step model was fitted on. Of the whole run, all
     engines together: preemptions; busy_tokens_per_s: output tokens per second of step time; drafted: None without
     speculation; busy: of each pool, the share of the time to the last arrival that steps took. offered_by: measured
-    requests of each class, where there are several; behind: a class whose queue grows without end; "": none.
+    requests of each class, where there are several; behind: a class whose queue grows without end; "": none. peak_rows:
+    most sequences of a step.
     """
 
     rate: float
@@ -201,6 +204,7 @@ class Trial:
     busy: tuple[float, ...] = ()
     offered_by: Mapping[str, int] = field(default_factory=dict)
     behind: str = ""
+    peak_rows: int = 0
 
     @property
     def cached(self) -> float:
@@ -306,6 +310,7 @@ def trial_of(
         busy=tuple(min(1.0, math.fsum(one.busy for one in part) / span / len(part)) for part in pools),
         offered_by=Counter(one.traffic for one in read if one.traffic),
         behind=_behind(run.observations, span),
+        peak_rows=meter.peak_rows,
     )
 
 

@@ -154,6 +154,10 @@ class TrialRunner:
         where conversations find most of their prompts cached, one that sends them where that is."""
         return Topology(replicas, "prefix-aware" if self.traffic.shared > AFFINE else ROUTER)
 
+    @property
+    def has_cache(self) -> bool:
+        return self._cache is not None
+
     def asking(self, question: Question) -> TrialRunner:
         """Return a runner for another question about the same traffic."""
         return TrialRunner(question, self.traffic, self._cache)

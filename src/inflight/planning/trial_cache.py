@@ -41,6 +41,7 @@ class _Stored(Struct, array_like=True):
     busy: tuple[float, ...]
     offered_by: dict[str, int]
     behind: str
+    peak_rows: int
 
 
 class TrialCache:
@@ -122,6 +123,7 @@ def _stored(trial: Trial) -> _Stored:
         trial.busy,
         dict(trial.offered_by),
         trial.behind,
+        trial.peak_rows,
     )
 
 
@@ -140,4 +142,5 @@ def _trial(stored: _Stored, slos: tuple[Slo, ...]) -> Trial:
         busy=stored.busy,
         offered_by=stored.offered_by,
         behind=stored.behind,
+        peak_rows=stored.peak_rows,
     )

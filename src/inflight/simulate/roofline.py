@@ -101,6 +101,8 @@ class Roofline:
         self._head = 0.0 if spec.head is None else table_parameters(spec) / tensor
         self._block_bytes = block_size * self._token_bytes
         self._overlaps = self.parallelism.spans(gpu)
+        # What depends on numbers of tokens alone, of which few occur: linear layers, the logits' head, collectives.
+        self._by_size: dict[tuple[int, int, float], tuple[Cost, Cost, Cost]] = {}
 
     @property
     def name(self) -> str:
@@ -125,20 +127,23 @@ class Roofline:
         if self._overlaps:
             work = _overlapped(work, self._work(busiest_batch(features, HALF, features.tokens), stage_tokens / 2))
         factor = self._factor * self._engine.kernels
-        kernels = sum(cost.seconds for cost in work) * self._engine.kernels
+        kernels = sum([cost.seconds for cost in work]) * self._engine.kernels
         return (
-            *(Cost(cost.kind, cost.seconds * factor, cost.bound) for cost in work),
+            *[Cost(cost.kind, cost.seconds * factor, cost.bound) for cost in work],
             Cost("launch", self._factor * self._launch(features, kernels), "launch"),
         )
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_by_size": {}}  # a model is known by its inputs, whatever it was asked before
+
     def _work(self, features: Features, stage_tokens: float) -> tuple[Cost, ...]:
-        return (
-            self._linear(features, stage_tokens),
-            self._prefill_attention(features),
-            self._decode_attention(features),
-            self._logits(features),
-            self._exchange(features, stage_tokens),
-        )
+        size = features.tokens, features.samples, stage_tokens
+        known = self._by_size.get(size)
+        if known is None:
+            linear, exchange = self._linear(features, stage_tokens), self._exchange(features, stage_tokens)
+            known = self._by_size[size] = linear, self._logits(features), exchange
+        linear, logits, exchange = known
+        return linear, self._prefill_attention(features), self._decode_attention(features), logits, exchange
 
     def extrapolates(self, features: Features) -> str | None:
         """Return a sentence on a step beyond the measured efficiencies; None where it is within."""
