@@ -148,6 +148,16 @@ def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: igno
         ((*LLAMA, *CHAT, "--rate", 5, "--arrivals", "poisson:5"), "both say when requests come"),
         ((*LLAMA, *CHAT, "--rate", 5, "--price", -1), "--price is -1"),
         ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 16), "--tensor-parallel is 16, but NVLink joins 8"),
+        (
+            (*LLAMA, *CHAT, "--rate", 5, "--data-parallel", 2),
+            "has no experts, and --data-parallel 2 would be 2 engines",
+        ),
+        ((*LLAMA, *CHAT, "--rate", 5, "--pipeline-parallel", 99), "has 80 layers, fewer than 99 pipeline stages"),
+        ((*LLAMA, *CHAT, "--rate", 5, "--expert-parallel"), "among the GPUs of a stage, which has 1"),
+        (
+            (*LLAMA, *CHAT, "--rate", 5, "--pipeline-parallel", 2, "--write-config", "engine.toml"),
+            "shares a model by --tensor-parallel alone, and PP2 is asked for",
+        ),
         ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 3), "64 query heads, which 3 GPUs cannot share"),
         ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 1), "fit on none of: a100-80: weights take 141"),
         ((*LLAMA, "--input-tokens", "many", "--output-tokens", 5, "--rate", 5), "Lengths 'many' are of no known form"),
