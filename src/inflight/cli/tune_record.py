@@ -20,6 +20,7 @@ from inflight.config.setting import SettingsError, above_zero, option, setting
 from inflight.metrics.slo import Slo, targets
 from inflight.metrics.summary import Summary
 from inflight.planning.engine_config import EngineConfig
+from inflight.planning.parallel import cores
 from inflight.planning.recorded_traffic import LEAD, RecordedTraffic, read_recorded
 from inflight.planning.retuning import Retuning, retune
 from inflight.planning.shadow import Shadow, shadow_replay
@@ -81,8 +82,8 @@ def record_of(asked: RecordOptions) -> Iterator[Path]:
         path = Path(folder) / "record.jsonl"
         with path.open("wb") as file:
             download(url, f"/live/record?last={(1 + LEAD) * (asked.last or HOUR):g}", asked.api_key, file)
-            if not file.tell():  # its first lines are written with its first answer
-                raise AskingError(f"The server at {url} has recorded no answer yet; tune when it has given some.")
+        if not path.stat().st_size:  # its first lines are written with its first answer
+            raise AskingError(f"The server at {url} has recorded no answer yet; tune when it has given some.")
         yield path
 
 
@@ -103,7 +104,7 @@ def retuned(asked: RecordOptions, path: Path, slos: tuple[Slo, ...], beyond: boo
             "equally good; give one such as --slo ttft=500(p99)."
         )
     show(f"{len(traffic.workload.entries):,} requests are simulated, of {traffic.seconds:,.0f} s.")
-    return retune(traffic, slos, beyond=beyond, progress=show, **fixed)
+    return retune(traffic, slos, beyond=beyond, workers=cores(), progress=show, **fixed)
 
 
 def shadowed(

@@ -23,11 +23,12 @@ from inflight.metrics.slo import Slo, targets
 from inflight.metrics.summary import Summary
 from inflight.planning.engine_config import TOGETHER, EngineConfig
 from inflight.planning.paired_runs import ANSWERED, GOODPUT, Measure, PairedRuns
+from inflight.planning.parallel import run_all
 from inflight.planning.proposal import Overrides
 from inflight.planning.recorded_traffic import RecordedTraffic
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Meter, Topology, Trial, judged_by, read_off, trial_of
-from inflight.planning.stages import Progress, quiet
+from inflight.planning.stages import Progress, Stages, quiet
 from inflight.planning.traffic import Traffic, analyze_traffic
 from inflight.planning.tuning import (
     BETTER,
@@ -47,6 +48,7 @@ MAX_OUTSIDE = 0.05  # of a trial's steps that may be larger than any that was re
 ROOM = 0.5  # of an SLO's limit: where the nearest one is no nearer, and goodput is alike, nothing is to be gained
 MAX_ERROR = 0.25  # of the simulation against the record, beyond which nothing is proposed
 VARIED = ("fcfs", "sjf", "deadline", "prefix")  # policies that may be exchanged; others are about more than latency
+ENDS = ("at their slow end", "at their fast end")  # as `Machine.cases`
 SHOWN = (
     ("goodput", GOODPUT),
     ("answered", ANSWERED),
@@ -208,6 +210,7 @@ def retune(
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
     beyond: bool = False,
+    workers: int = 1,
     progress: Progress = quiet,
 ) -> Retuning:
     """Find better settings for recorded requests.
@@ -217,6 +220,7 @@ def retune(
         slos: The limits that decide; empty where requests state their own.
         max_num_seqs, max_num_batched_tokens: Not varied, where given.
         beyond: Whether settings may win whose steps are larger than any that was recorded.
+        workers: Processes at once for the whole record; the answer does not depend on them.
         progress: Called with a sentence about each trial.
     """
     record, present = SimulatedRecord(traffic, slos), present_config(traffic)
@@ -229,7 +233,7 @@ def retune(
     figures_of_traffic = _traffic(traffic)
     dimensions = _dimensions(traffic, figures_of_traffic, slos, overrides, present)
     tuning = search_settings(start, dimensions, record.trial, progress, lambda trial: beyond or not _is_beyond(trial))
-    return _judged(record, present, tuning, progress)
+    return _judged(record, present, tuning, workers, progress)
 
 
 def _is_beyond(trial: Trial) -> bool:
@@ -271,15 +275,11 @@ def _possible(
         return
 
 
-def _judged(record: SimulatedRecord, present: EngineConfig, tuning: Tuning, progress: Progress) -> Retuning:
+def _judged(
+    record: SimulatedRecord, present: EngineConfig, tuning: Tuning, workers: int, progress: Progress
+) -> Retuning:
     traffic, proposed = record.traffic, tuning.best.config
-    models = (traffic.model, *traffic.machine.cases)
-    runs = []
-    for number, model in enumerate(models, 1):
-        progress(
-            f"The whole record, {number} of {len(models)}: the present settings and the best, at both ends of the error"
-        )
-        runs.append((record.observations(present, model), record.observations(proposed, model)))
+    runs = _whole(record, (present, proposed), workers, progress)
     measured = record.measured()
     pairs = PairedRuns([one.intended for one in measured], *_span(traffic, measured))
 
@@ -306,6 +306,22 @@ def _judged(record: SimulatedRecord, present: EngineConfig, tuning: Tuning, prog
         "",
     )
     return replace(retuning, reason=_reason(retuning, pairs, slo))
+
+
+def _whole(
+    record: SimulatedRecord, configs: tuple[EngineConfig, EngineConfig], workers: int, progress: Progress
+) -> list[tuple[list[Observation], list[Observation]]]:
+    """Simulate the whole record under both settings, with the step model as fitted, and at each end of its error."""
+    models = {"as fitted": record.traffic.model, **dict(zip(ENDS, record.traffic.machine.cases, strict=True))}
+    names = ("the present settings", "the proposed ones")
+    jobs = {
+        f"the whole record under {name}, step times {end}": partial(record.observations, config, model)
+        for end, model in models.items()
+        for name, config in zip(names, configs, strict=True)
+    }
+    stages = Stages(dict.fromkeys(jobs, 1.0), progress, at_once=workers)
+    found = list(run_all(jobs, workers, partial(stages.end, reports=True)).values())
+    return list(zip(found[::2], found[1::2], strict=True))
 
 
 def _span(traffic: RecordedTraffic, measured: Sequence[Observation]) -> tuple[float, float]:
