@@ -36,6 +36,7 @@ from inflight.planning.traffic import Traffic
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 
 WHOLE, CHUNKED, DISAGGREGATED = "whole prompts", "chunked", "prefill and decode apart"  # as in JSON
+MIXED = "mixed chunk sizes"
 MAX_ENGINES = 4  # of a split that is simulated; larger pools are multiples of it
 SPLITS = 2  # that are simulated, of all up to that
 PREFILL_ROWS = 64
@@ -162,11 +163,15 @@ def pool_configs(runner: TrialRunner, machine: Machine) -> tuple[EngineConfig, E
 
 def pool_rates(machine: Machine, traffic: Traffic, prefill: EngineConfig, decode: EngineConfig) -> tuple[float, float]:
     """Return the requests/s of a prefill and of a decode engine, if nothing ever queued."""
+    step = machine.model.seconds(mixed_step(traffic, decode.max_num_seqs, 0))
+    return prefill_rate(machine, traffic, prefill), decode.max_num_seqs / (traffic.output_mean * step)
+
+
+def prefill_rate(machine: Machine, traffic: Traffic, prefill: EngineConfig) -> float:
+    """Return the requests/s of a prefill engine, if nothing ever queued."""
     budget = prefill.max_num_batched_tokens or WIDEST_STEP
     width = min(budget, max(1, round(traffic.input_mean)))
-    seconds = machine.model.seconds(mixed_step(traffic, 0, width)) * traffic.input_mean / width
-    step = machine.model.seconds(mixed_step(traffic, decode.max_num_seqs, 0))
-    return 1 / seconds, decode.max_num_seqs / (traffic.output_mean * step)
+    return width / (machine.model.seconds(mixed_step(traffic, 0, width)) * traffic.input_mean)
 
 
 def best_need(runner: TrialRunner, layouts: Sequence[Layout]) -> LayoutNeed:
@@ -216,7 +221,7 @@ class LayoutOutlook:
 
     @property
     def verdicts(self) -> list[str]:
-        return [*self._on_chunks(), *self._on_pools(), *self._on_tiers()]
+        return [*self._on_chunks(), *self._on_pools(), *self._on_mixed(), *self._on_tiers()]
 
     def _named(self, *names: str) -> list[LayoutNeed]:
         """Return the layouts of these names without tiers, the best first."""
@@ -225,7 +230,7 @@ class LayoutOutlook:
 
     @property
     def _colocated(self) -> list[LayoutNeed]:
-        return self._named(*{one.layout.name for one in self.needs} - {DISAGGREGATED})
+        return self._named(*{one.layout.name for one in self.needs} - {DISAGGREGATED, MIXED})
 
     def _on_chunks(self) -> Iterator[str]:
         both = self._colocated
@@ -270,6 +275,13 @@ class LayoutOutlook:
             reasons.append(sentence("uneven_pools", idle="prefill" if busy[0] < busy[1] else "decode", busy=min(busy)))
         return reasons or [sentence("mixed_steps")]
 
+    def _on_mixed(self) -> Iterator[str]:
+        mixed = self._named(MIXED)[:1]
+        others = self._named(*{one.layout.name for one in self.needs} - {MIXED})[:1]
+        for need, other in zip(mixed, others, strict=False):
+            pays = need.rate > (1 + WORTH) * other.rate
+            yield sentence("on_mixed", need=need, other=other, gpus=need.gpus(self.demand), pays=pays)
+
     def _on_tiers(self) -> Iterator[str]:
         for one in self.needs:
             usual = self._named(one.layout.name)
@@ -293,6 +305,7 @@ class FoundLayout(Struct, frozen=True, rename={"first_missed": "gives_way_first"
     tiers: TiersResult | None
     split: tuple[int, int] | None
     decode_asks: str | None
+    max_local_tokens: int | None
     rate_per_engine: float | None
     engines: tuple[int, ...] | None
     gpus: int | None
@@ -326,6 +339,7 @@ def _found(need: LayoutNeed, demand: Demand) -> FoundLayout:
         tiers=None if tiers is None else TiersResult.of(tiers),
         split=None if pools is None else (pools.prefill, pools.decode),
         decode_asks=None if pools is None else pools.disagg_mode.decode_asks,
+        max_local_tokens=None if pools is None else pools.disagg_mode.max_local_tokens,
         rate_per_engine=need.rate or None,
         engines=need.engines(demand),
         gpus=need.gpus(demand),

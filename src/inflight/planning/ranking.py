@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from inflight.planning.demand import Demand
-from inflight.planning.layouts import DISAGGREGATED, LayoutNeed
+from inflight.planning.layouts import DISAGGREGATED, MIXED, LayoutNeed
 from inflight.planning.sizing import Candidate
 
 
@@ -62,7 +62,7 @@ def _of_layouts(needs: Iterable[LayoutNeed], demand: Demand) -> Iterator[RankedP
         layout, engines, gpus = need.layout, need.engines(demand), need.gpus(demand)
         if engines is None or gpus is None:
             continue
-        kind = "disaggregated" if layout.name == DISAGGREGATED else layout.config.strategy
+        kind = {DISAGGREGATED: "disaggregated", MIXED: "mixed"}.get(layout.name, layout.config.strategy)
         tier = "" if layout.tiers is None else ", with a tier"
         name = f"{layout.candidate.machine.name}, {kind}{tier}"
         yield RankedPlan(name, engines, gpus, _price(layout.candidate, sum(engines)))

@@ -11,8 +11,9 @@ from typing import Any
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.metrics.slo import Slo
 from inflight.planning import outlook, sizing
-from inflight.planning.layouts import LayoutOutlook, layout_needs
+from inflight.planning.layouts import LayoutOutlook, best_need, layout_needs
 from inflight.planning.limits import LimitCost, limit_cost
+from inflight.planning.mixed_fleets import mixed_fleets
 from inflight.planning.outlook import CHANGES, ROUTERS
 from inflight.planning.parallel import run_all
 from inflight.planning.rendering import sentence
@@ -23,7 +24,7 @@ from inflight.planning.stages import Progress, Stages
 
 ENDS = ("slow", "fast")  # as `Machine.cases`
 # Usual trials of a job.
-SEED, END, LOAD, CHANGE, LIMIT, STRATEGY, ROUTER, LAYOUTS, DRAFTS = 1.0, 2.5, 1.0, 2.0, 2.0, 4.0, 3.0, 12.0, 2.0
+SEED, END, LOAD, CHANGE, LIMIT, STRATEGY, ROUTER, LAYOUTS, DRAFTS = 1.0, 2.5, 1.0, 2.0, 2.0, 4.0, 3.0, 18.0, 2.0
 
 
 class PlanError(ValueError):
@@ -193,4 +194,6 @@ def _layouts(runner: TrialRunner, best: Candidate) -> LayoutOutlook:
     elif tiers and runner.traffic.shared < outlook.MIN_SHARED:
         tiers, no_tiers = (), sentence("no_shared_prefixes")
     needs = layout_needs(runner, best, link, question.disagg_modes, tiers)
+    if link is not None and (fleets := mixed_fleets(runner, best, link)):
+        needs.append(best_need(runner, fleets))
     return LayoutOutlook(needs, runner.question.demand, runner.traffic, link, no_tiers, moves)

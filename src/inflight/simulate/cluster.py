@@ -207,6 +207,8 @@ class Cluster:
         routed = self._routed(index, request)
         if decode is None:
             sent = self._route(index, request, self._first, now, routed, intended)
+        elif decode.disagg_mode.stays(request):
+            sent, decode = self._route(index, request, decode.pool, now, routed, intended), None
         else:
             sent = self._route(index, for_prefill(request), self._first, now, routed, intended, request)
         if sent is None:

@@ -37,10 +37,17 @@ class DisaggMode:
             that blocks travel while it is computed.
         first_token: the engine whose first token the client gets: the decode engine, as with this engine's servers, or
             the prefill engine, as with DistServe (arXiv 2401.09670) and Splitwise (arXiv 2311.18677).
+        max_local_tokens: tokens of a prompt up to which the decode engine computes it itself, beside its decodes; 0:
+            it computes none (Dynamo's conditional disaggregation; TaiChi, arXiv 2508.01989).
     """
 
     decode_asks: DecodeAsks = "after"
     first_token: FirstToken = "decode"
+    max_local_tokens: int = 0
+
+    def stays(self, request: Request) -> bool:
+        """Return whether the decode engine computes the prompt itself."""
+        return len(request.prompt_token_ids) <= self.max_local_tokens
 
     def ends_with_prompt(self, request: Request) -> bool:
         """Return whether the prefill engine's token is the whole answer."""
