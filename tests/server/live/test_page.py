@@ -172,6 +172,10 @@ def test_records_are_the_operators(guarded: Server) -> None:
     record = guarded.get("/live/record", headers=bearer("sk-boss"))
     assert record.status_code == 200 and json.loads(record.text.splitlines()[0])["kind"] == "header"
     assert "attachment" in record.headers["content-disposition"]
+    header, *lines = record.text.splitlines()
+    end = guarded.get("/live/record?last=0", headers=bearer("sk-boss")).text.splitlines()
+    assert end[0] == header and len(end) < len(lines) and end[1] in lines, "its last line, behind the header"
+    assert guarded.get("/live/record?last=x", headers=bearer("sk-boss")).status_code == 400
 
 
 def test_a_server_without_a_record_says_how_to_get_one(server: Server) -> None:
