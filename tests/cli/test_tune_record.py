@@ -41,6 +41,7 @@ def test_files_that_are_no_records_are_told(tune: Callable[..., Told], tmp_path:
         (("--url", "http://x", "--rate", 3), "leave --rate out"),
         (("--url", "http://x", "--hardware", "h100"), "leave --hardware out"),
         (("--url", "http://x", "--weights", "fp8"), "leave --weights out"),
+        (("--url", "http://x", "--turns", 3), "leave --turns out"),
         (("--last", 60, "--rate", 3), "--last is about a record"),
         (("--url", "http://x", "--last", 0), "--last is 0"),
     ],

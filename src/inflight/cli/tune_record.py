@@ -16,7 +16,7 @@ from inflight.cli.demand import DemandOptions
 from inflight.cli.machines import PricedMachineOptions
 from inflight.cli.summary import show
 from inflight.config.engine import EngineSettings, LoadFormat
-from inflight.config.setting import SettingsError, above_zero, option, setting
+from inflight.config.setting import SettingsError, above_zero, declared_settings, option, setting
 from inflight.metrics.slo import Slo, targets
 from inflight.metrics.summary import Summary
 from inflight.planning.engine_config import EngineConfig
@@ -58,13 +58,10 @@ def check_record(asked: RecordOptions, machine: PricedMachineOptions, demand: De
         return
     if asked.record is not None and asked.url is not None:
         raise click.UsageError("--record and --url both name a record; give one of them.")
-    others = {name: getattr(demand, name) for name in ("trace", "input_tokens", "output_tokens", "rate", "arrivals")}
-    names = ("hardware", "hardware_file", "step_model", "tensor_parallel", "max_loras", "max_lora_rank", "price")
-    others |= {name: getattr(machine, name) for name in names}
-    others |= {name: value for name in ("weights", "kv") if (value := getattr(machine, name)) not in ("auto", "bf16")}
-    for name, value in others.items():
-        if value is not None:
-            raise click.UsageError(f"{_OTHERS}; leave {option(name)} out.")
+    for given, kept in ((demand, ("slo", "seed")), (machine, ("model", "family"))):
+        for item in declared_settings(type(given)):
+            if item.name not in kept and getattr(given, item.name) != item.default:
+                raise click.UsageError(f"{_OTHERS}; leave {option(item.name)} out.")
 
 
 @contextlib.contextmanager
