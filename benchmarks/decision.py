@@ -250,8 +250,8 @@ def distinct(judged: Sequence[EvaluatedConfig]) -> list[EvaluatedConfig]:
 def report(real: RealEngines, fitted: FittedModel, load: Load, drafts: SimulatedDrafts, judged: Named) -> str:
     decision = Decision(max(judged.values(), key=lambda one: one.score), list(judged.values()))
     names = {id(one): name for name, one in judged.items()}
-    apart = distinct(decision.judged)
-    correlations = [one if one is None else f"{one:.2f}" for one in (decision.rank_correlation, correlation(apart))]
+    ranked = distinct(decision.judged)
+    correlations = [one if one is None else f"{one:.2f}" for one in (decision.rank_correlation, correlation(ranked))]
     provenance = fitted.provenance
     error = None if provenance is None else provenance.held_out.get("all")
     held_out = "" if error is None else f" Steps that were not fitted are {error[0]:.1%} off on average."
@@ -264,7 +264,7 @@ def report(real: RealEngines, fitted: FittedModel, load: Load, drafts: Simulated
             f"The simulator prefers *{names[id(decision.chosen)]}*; the best measured is *{names[id(decision.best)]}*. "
             f"**Loss of the simulator's choice: {decision.loss:.1%}** (asked: at most {ASKED_LOSS:.0%}). Rank "
             f"correlation of simulated and measured goodput (Spearman): **{correlations[0]}** (asked: "
-            f"{ASKED_CORRELATION:g}); of the {len(apart)} settings whose measured spreads do not overlap: "
+            f"{ASKED_CORRELATION:g}); of the {len(ranked)} settings whose measured spreads do not overlap: "
             f"{correlations[1]}.",
             table(head, [_row(names[id(one)], one, decision) for one in decision.judged]),
         ]

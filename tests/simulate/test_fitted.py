@@ -24,7 +24,7 @@ from inflight.simulate.fitted import (
     held_out_errors,
     normalized,
 )
-from inflight.simulate.least_squares import nnls
+from inflight.simulate.nnls import nnls
 from inflight.simulate.steps import Step, TimedStep, errors_of, kind_of, noise_of, rounds
 
 

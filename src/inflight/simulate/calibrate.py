@@ -34,7 +34,7 @@ from inflight.simulate.fitted import (
     normalized,
     scaled,
 )
-from inflight.simulate.least_squares import nnls
+from inflight.simulate.nnls import nnls
 from inflight.simulate.profile_run import Design, ProfileRun, Traffic
 from inflight.simulate.sources import machine
 from inflight.simulate.steps import Step, equal_steps, errors_of, noise_of, rounds

@@ -31,7 +31,7 @@ from inflight.core.types.features import Features
 from inflight.counted import Amount, Blocks, Count, Positive, Rows, Seconds, Slots, Windows
 from inflight.metrics.definitions import quantile
 from inflight.records.checked import Malformed, converted, decoded
-from inflight.simulate.least_squares import Array, nnls
+from inflight.simulate.nnls import Array, nnls
 from inflight.simulate.steps import Errors, Step, by_kind
 
 VERSION = 2
