@@ -35,7 +35,9 @@ from inflight.core.sequence import Sequence
 from inflight.core.strategies import StepShape
 from inflight.core.types.events import Event
 from inflight.core.types.features import Features
+from inflight.core.types.length_distribution import LengthDistribution, point
 from inflight.core.types.plan import BatchPlan, Chunk, Sampled, StepResult
+from inflight.core.types.request import Request
 
 TOKEN = 0  # what every token is
 MIN_STEPS = 4  # for which the available blocks suffice, when a sequence is omitted
@@ -100,8 +102,24 @@ class _Omitted:
         return one
 
 
+class Unpredicted:
+    """Expects each output to be as long as it may be."""
+
+    def lengths(self, request: Request, max_output_tokens: int, so_far: int) -> LengthDistribution:
+        return point(max_output_tokens)
+
+    def observe(self, request: Request, output_tokens: int) -> None:
+        """Ignore the length."""
+
+
 class UnlearnedScheduler(Scheduler):
-    """A scheduler that does not learn how long steps take, for settings under which nothing asks for that."""
+    """A scheduler for settings under which nothing asks how long steps and answers are expected to be: it learns
+    neither. Its prompts are made of the vocabulary's tokens."""
+
+    checks_prompts = False
+
+    def __init__(self, config: SchedulerConfig):
+        super().__init__(structs.replace(config, predictor=Unpredicted()))
 
     def _learn(self, plan: BatchPlan, result: StepResult) -> None:
         """Do nothing. Learning is a third of the work of a step with few rows."""

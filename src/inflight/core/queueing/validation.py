@@ -24,6 +24,8 @@ class RequestValidator:
         end_token_ids: frozenset[int],
         seconds_until_served: Callable[[Request], float],
         shortage: Callable[[int], str | None],
+        *,
+        checks_prompts: bool = True,
     ):
         """Create a validator.
 
@@ -33,7 +35,9 @@ class RequestValidator:
             end_token_ids: The model's.
             seconds_until_served: Returns the expected wait behind the work before a request.
             shortage: Returns why a sequence of so many tokens does not fit into all blocks; None if it does.
+            checks_prompts: Whether prompts may have token ids that the vocabulary lacks.
         """
+        self._checks_prompts = checks_prompts
         self._capacity = capacity
         self._lanes = lanes
         self._end_token_ids = end_token_ids
@@ -50,7 +54,8 @@ class RequestValidator:
         self._check_pooling(request)
         self._check_grammar(request)
         self._check_adapter(request)
-        self._check_token_ids("prompt", "The prompt holds", request.prompt_token_ids)
+        if self._checks_prompts:
+            self._check_token_ids("prompt", "The prompt holds", request.prompt_token_ids)
         # One bad id in a step would break it for the whole batch.
         self._check_token_ids("logit_bias", "logit_bias names", request.params.logit_bias)
         self._check_token_ids("allowed_token_ids", "allowed_token_ids names", request.params.allowed_token_ids or ())

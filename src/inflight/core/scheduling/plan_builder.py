@@ -51,6 +51,10 @@ class PlanBuilder:
         self._collect(held_back)
         if self._memory.has_windows:
             self._slide_windows()
+        if self._has_decodes_alone():
+            self._serve_decodes_alone()
+            self._drafts.add(self._decodes)
+            return self._emit(held_back)
         move_late(self._lanes, self._shape, self._prompts)
         self._lanes_due = {lane.settings.name for lane in self._lanes.held_up() if lane.deficit.is_due}
         if self._shape.admit is None:
@@ -109,6 +113,19 @@ class PlanBuilder:
             if new_blocks is not None:
                 step.add_chunk(sequence, 1, new_blocks)
         return self._state.counts.preemptions > preemptions
+
+    def _has_decodes_alone(self) -> bool:
+        """Return whether there is nothing to serve but decodes of foreground lanes."""
+        if self._prompts or len(self._lanes) or self._shape.admit is not None:
+            return False
+        return not (self._shape.run_to_completion or self._lanes.background_runs)
+
+    def _serve_decodes_alone(self) -> None:
+        """Do what `_serve_lanes` does where nothing waits, and no lane has prompts or background work."""
+        foreground = self._lanes.in_turn(background=False)
+        self._serve_decodes(foreground)
+        self._serve_yielding(foreground)
+        self._lanes.charge_waiting({}, {}, self._running.blocks_by_lane)
 
     def _serve_yielding(self, lanes: list[Lane]) -> None:
         """Serve the decodes that yield to prompts what these have left; the others sit out."""

@@ -45,6 +45,8 @@ from inflight.core.types.timings import ADAPTER, Timings
 
 
 class Scheduler:
+    checks_prompts = True  # whether prompts may have token ids that the vocabulary lacks
+
     def __init__(self, config: SchedulerConfig):
         capacity, latency = config.capacity, config.latency
         self._config, self._capacity, self._latency = config, capacity, latency
@@ -78,7 +80,10 @@ class Scheduler:
             """Return when to try again with a request that finds its lane full."""
             return self._admission.seconds_to_first_token(0, self._load_before(request))
 
-        self._validator = RequestValidator(capacity, self._lanes, ends, seconds_until_served, self._memory.shortage)
+        shortage = self._memory.shortage
+        self._validator = RequestValidator(
+            capacity, self._lanes, ends, seconds_until_served, shortage, checks_prompts=self.checks_prompts
+        )
         self._sample_factory = SampleFactory(self._validator, config.predictor, ends, config.stop_text)
         self._predictions = PredictionTally()
         self._batch_outputs = BatchOutputs()
