@@ -27,6 +27,15 @@ def published(name: str) -> ModelSpec:
     return read_model(name if name in known_names() else str(PUBLISHED / f"{name}.json"))
 
 
+def test_checkpoints_of_mixtures_in_four_bits_keep_all_but_experts_in_bf16() -> None:
+    """nvidia/DeepSeek-R1-NVFP4 takes about 400 GB; of a dense model all matrices are quantized."""
+    model = known_model("deepseek-v3")
+    assert 380e9 < weight_bytes(model, packing("nvfp4", mixture=True)) < 410e9
+    assert weight_bytes(model, packing("nvfp4", mixture=True)) > weight_bytes(model, packing("nvfp4")) + 10e9
+    budget = max_concurrent_sequences("deepseek-v3", "b200", 1000, tensor_parallel=8, weights="nvfp4")
+    assert budget.weight_bytes == weight_bytes(model, packing("nvfp4", mixture=True)) / 8
+
+
 def test_kv_heads_count_and_not_query_heads() -> None:
     estimate = estimate_kv_cache("llama-3-70b", 1)
     assert estimate.bytes_per_token == 2 * 80 * 8 * 128 * 2 == 320 * 1024

@@ -107,9 +107,9 @@ def test_the_busiest_gpu_of_whole_experts_has_more_than_the_mean_and_less_so_wit
     (experts,) = linear_shard(known_model("deepseek-v3"), GROUPS).experts
     factors = [experts.busiest(tokens) for tokens in (1, 16, 256, 4096)]
     assert factors == sorted(factors, reverse=True) and factors[-1] > 1
-    assert experts.busiest(1) <= 8 and experts.most_read(1) <= 8
+    assert experts.busiest(1) <= 8 and experts.max_read(1) <= 8
     (slices,) = linear_shard(known_model("deepseek-v3"), TENSOR).experts
-    assert slices.busiest(16) == slices.most_read(16) == 1
+    assert slices.busiest(16) == slices.max_read(16) == 1
 
 
 # DeepEP's README (2025-05): 128 tokens of a GPU of 7,168 numbers to 8 of 256 experts on H800, dispatch and combine in
@@ -176,6 +176,21 @@ def test_stages_serve_more_sequences_and_make_no_single_one_faster() -> None:
     alone, crowd = Features(1, 1, 1, 1000, 0.0), Features(512, 512, 512, 512 * 1000, 0.0)
     assert two.seconds(alone) >= one.seconds(alone)
     assert two.seconds(crowd) < 0.75 * one.seconds(crowd)
+
+
+# Llama-3.1-405B in fp8 on eight H200 under TensorRT-LLM (NVIDIA's blog of 2024-10-11): output tokens per second of one
+# stream and at best, by tensor parallelism and by stages. Lengths are not named: 2,048 and 128 as in its later tables.
+BY_TENSOR, BY_STAGES = (56, 506), (10, 764)
+
+
+def test_published_stages_are_slow_for_one_stream_and_serve_more_than_tensor_parallelism() -> None:
+    costs = engine_costs("tensorrt-llm")
+    for one, (alone, best) in ((TENSOR, BY_TENSOR), (Parallelism(pipeline=8), BY_STAGES)):
+        model = Roofline(known_model("llama-3.1-405b"), find_gpu("h200"), one, weights="fp8", kv="fp8", engine=costs)
+        rows, prompts = 512, 512 * 16
+        full = Features(rows + prompts, rows + 4, rows, rows * 2100, prompts * 1024.0)
+        assert 1 / model.seconds(Features(1, 1, 1, 2100, 0.0)) == pytest.approx(alone, rel=0.25)
+        assert rows / model.seconds(full) == pytest.approx(best, rel=0.25)
 
 
 def test_layers_that_stages_cannot_share_evenly_make_the_others_wait() -> None:

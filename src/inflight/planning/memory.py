@@ -12,7 +12,13 @@ from inflight.models.known import read_model
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import LayerSpec, ModelSpec
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, find_gpu, packing
-from inflight.simulate.parallelism import Parallelism, as_parallelism, check_parallelism, largest_stage
+from inflight.simulate.parallelism import (
+    Parallelism,
+    as_parallelism,
+    check_parallelism,
+    largest_stage,
+    mixtures_of,
+)
 from inflight.simulate.shards import cache_shards
 
 GIB = 2**30
@@ -183,7 +189,7 @@ def max_concurrent_sequences(
 def _weight_bytes(spec: ModelSpec, one: Parallelism, weights: Precision) -> float:
     """Return the bytes of weights on a GPU of the largest stage. A pipeline's first stage has the input table and its
     last the output projection; the larger one is counted."""
-    packed = packing(weights)
+    packed = packing(weights, next(mixtures_of(spec), None) is not None)
     every = step_weight_bytes(spec, packed)
     experts = every - step_weight_bytes(spec, packed, 0.0)
     head = 0.0 if spec.head is None else table_parameters(spec) * packed.head

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from inflight.counted import did_you_mean
 from inflight.models.arithmetic import Packing
 
-# Storage of weights, keys and values; four bits are for weights alone. Checkpoints in mxfp4 keep all but experts in
-# bf16.
+# Storage of weights, keys and values; four bits are for weights alone. Checkpoints in mxfp4, and of mixtures in nvfp4,
+# keep all but experts in bf16.
 Precision = Literal["bf16", "fp8", "int8", "int4", "mxfp4", "nvfp4"]
 # Bytes of a weight of a layer's matrix. 32 inputs share a scale of two bytes, in int4 an offset of two bytes, too.
 # In mxfp4 32 share one of a byte, in nvfp4 16.
@@ -31,13 +31,15 @@ WEIGHT_BYTES: dict[Precision, float] = {
 ITEM_BYTES: dict[Precision, float] = {"bf16": 2, "fp8": 1, "int8": 1}  # of an activation, a key or a value
 
 
-def packing(precision: Precision) -> Packing:
+def packing(precision: Precision, mixture: bool = False) -> Packing:
     """Return the bytes of a model's weights as this engine packs plain ones: beside int4, projections to values stay in
-    int8, and each output of a quantized matrix has a factor of four bytes."""
+    int8, and each output of a quantized matrix has a factor of four bytes. mixture: whether the model has experts:
+    those alone are quantized in nvfp4, as in mxfp4 (nvidia/DeepSeek-R1-NVFP4)."""
     item, bf16 = WEIGHT_BYTES[precision], WEIGHT_BYTES["bf16"]
+    experts_alone = precision == "mxfp4" or (precision == "nvfp4" and mixture)
     return Packing(
-        matrix=bf16 if precision == "mxfp4" else item,
-        expert=item if precision == "mxfp4" else None,
+        matrix=bf16 if experts_alone else item,
+        expert=item if experts_alone else None,
         head=bf16,
         table=bf16,
         other=bf16,

@@ -87,10 +87,10 @@ class Roofline:
         self.weights, self.kv, self.case = weights, kv, case
         self._shares = efficiencies(gpu.kernels) if shares is None else shares
         self._engine = engine_costs() if engine is None else engine
-        self._packing = packing(weights)
+        self._weights = linear_shard(spec, self.parallelism)
+        self._packing = packing(weights, bool(self._weights.experts))
         self._in_eight_bits = self._packing.matrix < ITEM_BYTES["bf16"] and gpu.computes(weights)
         self._layers = len(spec.layers)
-        self._weights = linear_shard(spec, self.parallelism)
         self._factor = spread(gpu.kernels, bool(self._weights.experts), case) * uneven_stages(spec, self.parallelism)
         self._shard = 2 * matrix_parameters(spec) / self._layers / self.parallelism.stage_gpus
         self._dense_shard = 2 * self._weights.matrices / self._layers
@@ -185,7 +185,7 @@ class Roofline:
         chosen = tokens * experts.mlp.top_k
         rate = self._rate(item, shares.expert_fp8, shares.expert_widened) * shares.expert_compute
         rate *= saturation(chosen / touched, shares.expert_tokens) * saturation(experts.width, shares.expert_width)
-        computed, read = chosen * experts.busiest(tokens), touched * experts.most_read(tokens)
+        computed, read = chosen * experts.busiest(tokens), touched * experts.max_read(tokens)
         compute = 2 * computed * experts.elements / rate
         moved = EXPERT_PASSES * computed * self.spec.hidden_size * ITEM_BYTES["bf16"] * experts.layers / experts.divided
         memory = (read * experts.elements * item + moved) / (self.gpu.bytes_per_s * shares.expert_memory)

@@ -86,7 +86,7 @@ class ExpertShard:
         mean = max(tokens * self.mlp.top_k / self.divided, 1e-9)
         return min(float(self.divided), 1 + math.sqrt(2 * math.log(self.divided) / mean))
 
-    def most_read(self, tokens: float) -> float:
+    def max_read(self, tokens: float) -> float:
         """Return how many times the mean of touched experts the GPU reads that has the most of them."""
         touched = self.mlp.touched_experts(tokens)
         if self.divided == 1 or not touched:
