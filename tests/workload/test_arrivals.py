@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from inflight.workload.arrivals import Arrivals, AtOnce, Constant, Gamma, Poisson, Ramp, parse_arrivals
+from inflight.workload.arrivals import Arrivals, AtOnce, Constant, Daily, Gamma, Poisson, Ramp, parse_arrivals
 from inflight.workload.workload import WorkloadError
 
 
@@ -45,7 +45,7 @@ def test_a_ramp_goes_in_a_straight_line_and_stays(first: float, last: float) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["poisson:5", "gamma:5:0.3", "constant:2.5", "ramp:1-10:60", "ramp:0-3:1.5", "at-once"]
+    "text", ["poisson:5", "gamma:5:0.3", "constant:2.5", "ramp:1-10:60", "ramp:0-3:1.5", "daily:5-50:24", "at-once"]
 )
 def test_what_is_read_writes_itself_as_it_was_read(text: str) -> None:
     assert str(parse_arrivals(text)) == text
@@ -69,3 +69,16 @@ def test_unknown_forms_are_answered_with_those_that_are_known(text: str) -> None
 def test_rates_that_cannot_be_are_refused_with_their_number(text: str) -> None:
     with pytest.raises(WorkloadError, match="give a number above 0"):
         parse_arrivals(text)
+
+
+def test_a_day_swings_between_its_rates() -> None:
+    hours = [0] * 24
+    for time in takewhile(lambda time: time < 24 * 3600, Daily(0.0, 0.2).times(Random(3))):
+        hours[int(time / 3600)] += 1
+    assert sum(hours) == pytest.approx(0.1 * 24 * 3600, rel=0.05)
+    assert sum(hours[10:14]) > 5 * sum(hours[:2] + hours[22:])
+    assert str(parse_arrivals("daily:5-50")) == "daily:5-50:24"
+    with pytest.raises(WorkloadError, match="high rate is 0; give a number above 0"):
+        parse_arrivals("daily:0-0")
+    with pytest.raises(WorkloadError, match="from 9 to 1; give the lower one first"):
+        parse_arrivals("daily:9-1")

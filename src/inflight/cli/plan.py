@@ -13,6 +13,7 @@ from inflight.cli.declared import settings_options, takes
 from inflight.cli.demand import PlannedDemandOptions, demand_of, slos_of
 from inflight.cli.drafts import DraftOptions
 from inflight.cli.files import check_writable
+from inflight.cli.fleet import FleetOptions, fleet_of
 from inflight.cli.layouts import LayoutOptions, layouts_of
 from inflight.cli.machines import PricedMachineOptions, answers_with_vectors, longest_of, machines_of, refuse
 from inflight.cli.options import config_option
@@ -70,7 +71,7 @@ class OutputOptions:
 @takes(machine=PricedMachineOptions, asked=PlannedDemandOptions)
 @settings_options(SchedulingSettings, only=("strategy", "policy"), group="Settings")
 @settings_options(EngineSettings, only=("max_num_seqs", "max_num_batched_tokens"), group="Settings")
-@takes(depth=DepthOptions, layouts=LayoutOptions, drafts=DraftOptions)
+@takes(depth=DepthOptions, layouts=LayoutOptions, fleet=FleetOptions, drafts=DraftOptions)
 @config_option
 @takes(output=OutputOptions)
 def command(
@@ -78,6 +79,7 @@ def command(
     asked: PlannedDemandOptions,
     depth: DepthOptions,
     layouts: LayoutOptions,
+    fleet: FleetOptions,
     drafts: DraftOptions,
     output: OutputOptions,
     **values: Any,
@@ -114,6 +116,7 @@ def command(
         drafts=tried,
         layouts=layouts_of(layouts),
         gpus=asked.gpus,
+        fleet=fleet_of(fleet, asked, demand),
     )
     answer = plan(
         question,

@@ -25,7 +25,9 @@ def answer_lengths_setting(default: str = "") -> str | None:
 
 def arrivals_setting() -> str | None:
     """Declare --arrivals."""
-    return setting(None, "poisson:R, gamma:R:BURSTINESS, constant:R, ramp:A-B:SECONDS.", metavar="FORM")
+    return setting(
+        None, "poisson:R, gamma:R:BURSTINESS, constant:R, ramp:A-B:SECONDS, daily:A-B:HOURS.", metavar="FORM"
+    )
 
 
 def seed_setting() -> int:

@@ -9,7 +9,7 @@ from functools import cached_property
 from random import Random
 
 from inflight.planning.replica_workload import LONGEST, MAX_CUT_SHARE, arrivals, at_rate, with_max_tokens
-from inflight.workload.arrivals import Arrivals, Constant, Gamma, Poisson
+from inflight.workload.arrivals import Arrivals, Constant, Daily, Gamma, Poisson
 from inflight.workload.classes import TrafficClass
 from inflight.workload.lengths import Lengths
 from inflight.workload.synthetic import synthesize
@@ -165,7 +165,7 @@ class Stretched:
 
 
 def steady_rate(coming: Arrivals) -> tuple[float, float]:
-    """Return the rate of arrivals and the squared CV of their gaps. Raises WorkloadError for those without one."""
+    """Return the highest rate of arrivals and their gaps' squared CV. Raises WorkloadError where there is none."""
     match coming:
         case Poisson(rate):
             return rate, 1.0
@@ -173,6 +173,8 @@ def steady_rate(coming: Arrivals) -> tuple[float, float]:
             return rate, 1 / burstiness
         case Constant(rate):
             return rate, 0.0
+        case Daily(_, high):
+            return high, 1.0
         case other:
             raise WorkloadError(
                 f"--arrivals {other} is no steady random process, which sizing needs; give --rate, or --arrivals "

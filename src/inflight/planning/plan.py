@@ -10,8 +10,9 @@ from functools import partial
 from msgspec import Struct
 
 from inflight.metrics.confidence import min_samples
-from inflight.metrics.slo import METRICS, Slo
+from inflight.metrics.slo import METRICS, SHARE, Slo
 from inflight.planning import outlook, sizing
+from inflight.planning.autoscaling import Autoscaling, autoscaled, start_seconds
 from inflight.planning.bottleneck import Bottleneck, bottleneck
 from inflight.planning.demand import traffic_of
 from inflight.planning.energy import Energy, energy_of
@@ -27,6 +28,7 @@ from inflight.planning.rendering import milliseconds, render, sentence
 from inflight.planning.sensitivity import Measurement
 from inflight.planning.simulation import ROUTER, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner
+from inflight.planning.spot import Spot, on_spot
 from inflight.planning.stages import Progress, Stages, quiet
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_cache import TrialCache
@@ -36,6 +38,7 @@ CLOSE = 1.1  # times as cheap that another machine must be to be preferred to th
 HARDER = 4  # times that replicas are added for a harder seed
 SEARCH = 5.0  # usual trials of a search
 PLANNED = "the planned load"
+PATIENCE = 10.0  # seconds that a request may wait where no SLO says it
 
 
 class Cost(
@@ -66,7 +69,7 @@ class Plan:
     p95, p99 in seconds, over seeds and over both ends of what is uncertain. utilisation: planned load over the highest
     one that meets the SLOs. others: machines that were simulated too (rate 0: none meets the SLOs). speculation,
     layouts: None where not asked for. rates: requests/s that the replicas serve at the slow and at the fast end.
-    router: before the replicas.
+    router: before the replicas. autoscaling, spot: where the load varies, and where asked for.
     is_first: not refined: only the planned load was simulated, so that the interval,
     the spans, and what refines are not known.
     """
@@ -94,6 +97,8 @@ class Plan:
     layouts: LayoutOutlook | None = None
     rates: tuple[float, float] = (0.0, 0.0)
     router: str = ROUTER
+    autoscaling: Autoscaling | None = None
+    spot: Spot | None = None
     is_first: bool = False
 
     @property
@@ -316,6 +321,8 @@ def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fa
         warnings=warnings(question, traffic, best, trial, replicas),
         cost=_cost(best, replicas, question, traffic),
         router=runner.topology(replicas).router,
+        autoscaling=_autoscaling(question, best, replicas),
+        spot=_spot(question, best, replicas, trial),
     )
 
 
@@ -372,6 +379,31 @@ def _plan_replicas(
         trial = run_two() if attempt % 2 else run(replicas, question.demand.rate / replicas)
         one = replace(one, rate=trial.rate) if trial.met else one
     return question, replace(one, pooled=min(one.pooled, replicas)), replicas, trial
+
+
+def _autoscaling(question: Question, best: Candidate, replicas: int) -> Autoscaling | None:
+    machine, fleet = best.machine, question.fleet
+    if fleet.profile is None or question.gpus is not None:
+        return None
+    start = start_seconds(machine) if fleet.start_seconds is None else fleet.start_seconds
+    patience = sizing.max_ttft(question.slos) or PATIENCE
+    rate = question.demand.rate / replicas
+    return autoscaled(fleet.profile, rate, replicas, patience, _allowed(question), start, machine.price_per_hour)
+
+
+def _spot(question: Question, best: Candidate, replicas: int, trial: Trial) -> Spot | None:
+    machine, fleet = best.machine, question.fleet
+    if fleet.spot_loss is None:
+        return None
+    start = start_seconds(machine) if fleet.start_seconds is None else fleet.start_seconds
+    price = None if fleet.spot_price is None else fleet.spot_price * machine.gpus
+    seconds = trial.summary.e2e.mean or 0.0
+    return on_spot(replicas, fleet.spot_loss, start, _allowed(question), seconds, machine.price_per_hour, price)
+
+
+def _allowed(question: Question) -> float:
+    """Return the share that the SLOs allow to miss them; that of p99 where there are none."""
+    return 1 - max((slo.of_requests for slo in question.slos), default=SHARE)
 
 
 def _spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]]:

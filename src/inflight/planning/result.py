@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from inflight.config.setting import Resolved
 from inflight.metrics.slo import METRICS
+from inflight.planning.autoscaling import Autoscaling
 from inflight.planning.bottleneck import Bottleneck
 from inflight.planning.demand import Demand
 from inflight.planning.energy import Energy
@@ -21,6 +22,7 @@ from inflight.planning.ranking import RankedPlan
 from inflight.planning.rendering import sentence
 from inflight.planning.sensitivity import Measurement
 from inflight.planning.simulation import Trial
+from inflight.planning.spot import Spot
 from inflight.planning.tuning import EvaluatedConfig, Tuning
 from inflight.simulate.parallelism import Parallelism
 
@@ -105,6 +107,8 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     rate: float
     rate_interval: tuple[float, float] | None
     sessions: float | None
+    autoscaling: Autoscaling | None
+    spot: Spot | None
     gpus: int
     nodes: int | None
     tensor_parallel: int
@@ -179,6 +183,8 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
         rate=demand.rate,
         rate_interval=None if answer.is_first else answer.rates,
         sessions=answer.sessions,
+        autoscaling=answer.autoscaling,
+        spot=answer.spot,
         gpus=answer.gpus,
         nodes=answer.nodes,
         tensor_parallel=machine.parallelism.tensor,

@@ -16,6 +16,7 @@ from inflight.config.setting import SettingsError
 from inflight.counted import UNBOUNDED
 from inflight.metrics.confidence import min_samples
 from inflight.metrics.slo import Slo
+from inflight.planning.autoscaling import LoadProfile
 from inflight.planning.demand import Demand, traffic_of
 from inflight.planning.engine_config import TOGETHER, EngineConfig
 from inflight.planning.machine import Machine
@@ -90,6 +91,18 @@ class LayoutQuestion:
     tiers: Callable[[Machine], tuple[Tiers, ...]] = lambda machine: ()
 
 
+@dataclass(frozen=True, slots=True)
+class FleetQuestion:
+    """Replicas that come and go. profile: the load over time; None: it does not vary. start_seconds: until a new
+    replica takes requests; None: as its weights take. spot_loss: chance that a spot machine is lost in an hour; None:
+    not asked. spot_price: of one of its GPUs, in $ per hour; None: not known."""
+
+    profile: LoadProfile | None = None
+    start_seconds: float | None = None
+    spot_loss: float | None = None
+    spot_price: float | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """A deployment to size.
@@ -97,7 +110,8 @@ class Question:
     machines: ways to run one engine, of which one is chosen. discarded: sentences on others. slos may be empty: then
     the demand is only to be served. seed: of the workloads. requests: of a trial, as `Requests` has them; None: as many
     as the SLOs' percentiles need. drafts: to try speculation with; None: not tried. layouts: to compare; None: not
-    compared. gpus: that there are, where the rate that they serve is asked for; None: the demand has its rate.
+    compared. gpus: that there are, where the rate that they serve is asked for; None: the demand has its
+    rate. fleet: replicas that come and go.
     """
 
     machines: Sequence[Machine]
@@ -110,6 +124,7 @@ class Question:
     layouts: LayoutQuestion | None = None
     discarded: Sequence[str] = ()
     gpus: int | None = None
+    fleet: FleetQuestion = FleetQuestion()
 
     @property
     def sizes(self) -> Requests:

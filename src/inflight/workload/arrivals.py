@@ -15,8 +15,8 @@ from typing import Protocol
 from inflight.workload.workload import WorkloadError
 
 FORMS = (
-    "poisson:RATE, gamma:RATE:BURSTINESS, constant:RATE, ramp:FIRST-LAST:SECONDS (rates in requests per second), "
-    "or at-once"
+    "poisson:RATE, gamma:RATE:BURSTINESS, constant:RATE, ramp:FIRST-LAST:SECONDS, daily:LOW-HIGH:HOURS (rates in "
+    "requests per second), or at-once"
 )
 
 
@@ -118,6 +118,35 @@ class Ramp:
 
 
 @dataclass(frozen=True, slots=True)
+class Daily:
+    """Poisson arrivals whose rate swings between `low` and `high` per second as a sine of so many hours, from its
+    lowest point."""
+
+    low: float
+    high: float
+    hours: float = 24.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < math.inf:
+            raise WorkloadError(f"The day's low rate is {self.low:g}; give a number from 0, in requests per second.")
+        _above_zero("high rate", self.high)
+        _above_zero("hours", self.hours)
+        if self.low > self.high:
+            raise WorkloadError(f"The day's rates go from {self.low:g} to {self.high:g}; give the lower one first.")
+
+    def __str__(self) -> str:
+        return f"daily:{self.low:g}-{self.high:g}:{self.hours:g}"
+
+    def times(self, rng: Random) -> Iterator[float]:
+        now = 0.0
+        while True:  # thinned out of arrivals at the high rate (Lewis and Shedler, 1979)
+            now += rng.expovariate(self.high)
+            swing = (1 - math.cos(2 * math.pi * now / (3600 * self.hours))) / 2
+            if rng.random() * self.high <= self.low + (self.high - self.low) * swing:
+                yield now
+
+
+@dataclass(frozen=True, slots=True)
 class AtOnce:
     """All at the beginning; concurrency or the server limits them."""
 
@@ -129,9 +158,9 @@ class AtOnce:
 
 
 def parse_arrivals(text: str) -> Arrivals:
-    """Read `poisson:5`, `gamma:5:0.3`, `constant:5`, `ramp:1-10:60` or `at-once`. Raises WorkloadError."""
+    """Read `poisson:5`, `gamma:5:0.3`, `constant:5`, `ramp:1-10:60`, `daily:5-50`, `at-once`. Raises WorkloadError."""
     name, *rest = text.strip().split(":")
-    if name == "ramp" and rest:
+    if name in ("ramp", "daily") and rest:
         rest = [*rest[0].split("-"), *rest[1:]]
     try:
         numbers = [float(part) for part in rest]
@@ -146,6 +175,8 @@ def parse_arrivals(text: str) -> Arrivals:
             return Constant(rate)
         case "ramp", [first, last, seconds]:
             return Ramp(first, last, seconds)
+        case "daily", [low, high, *hours] if len(hours) <= 1:
+            return Daily(low, high, *hours)
         case "at-once", []:
             return AtOnce()
     raise _unknown(text)

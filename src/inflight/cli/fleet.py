@@ -1,0 +1,62 @@
+"""Options of plan for replicas that come and go: their start-up, and machines that may be lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from inflight.cli.demand import DemandOptions
+from inflight.config.setting import Bound, above_zero, at_least, check_settings, setting
+from inflight.planning.autoscaling import LoadProfile, daily_profile, profile_of_trace
+from inflight.planning.demand import Demand, Traced
+from inflight.planning.sizing import FleetQuestion
+from inflight.planning.traffic import analyze_traffic
+from inflight.workload.arrivals import Daily, parse_arrivals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """Replicas that come and go."""
+
+    startup_seconds: float | None = setting(
+        None,
+        "Until a new replica takes requests; unless set, a minute and loading its weights at 2 GB/s.",
+        "Layouts",
+        bound=at_least(0),
+    )
+    spot_loss: float | None = setting(
+        None,
+        "Also on spot machines, each lost with this chance in an hour.",
+        bound=Bound(0, 1, "a chance above 0 and below 1, as 0.05", above=True),
+        metavar="P",
+    )
+    spot_price: float | None = setting(
+        None, "$ per GPU (or machine) and hour of those.", bound=above_zero("$ per hour")
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+def fleet_of(asked: FleetOptions, traffic: DemandOptions, demand: Demand) -> FleetQuestion:
+    """Return what is asked of replicas that come and go. Raises click.UsageError."""
+    if asked.spot_price is not None and asked.spot_loss is None:
+        raise click.UsageError(
+            "--spot-price is of machines that may be lost; give the chance of that in an hour, --spot-loss, too, or "
+            "leave it out."
+        )
+    if asked.spot_loss is not None and asked.spot_loss >= 1:
+        raise click.UsageError(f"--spot-loss is {asked.spot_loss:g}; give a chance above 0 and below 1, as 0.05.")
+    return FleetQuestion(_profile(traffic, demand), asked.startup_seconds, asked.spot_loss, asked.spot_price)
+
+
+def _profile(traffic: DemandOptions, demand: Demand) -> LoadProfile | None:
+    """Return the load over time; None where it does not vary."""
+    if isinstance(demand, Traced):
+        return profile_of_trace(demand.trace, demand.rate / analyze_traffic(demand.trace).peak_rate)
+    match None if traffic.arrivals is None else parse_arrivals(traffic.arrivals):
+        case Daily(low, high, hours):
+            factor = demand.rate / high
+            return daily_profile(factor * low, factor * high, hours)
+    return None

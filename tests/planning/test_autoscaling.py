@@ -1,0 +1,100 @@
+"""Replicas that come and go: a varying load, their start-up, and machines that are lost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from inflight.metrics.slo import parse_slos
+from inflight.planning.autoscaling import (
+    BASE_SECONDS,
+    Autoscaling,
+    LoadProfile,
+    autoscaled,
+    daily_profile,
+    profile_of_trace,
+    start_seconds,
+)
+from inflight.planning.plan import Plan, as_text, plan
+from inflight.planning.sizing import FleetQuestion, Question
+from inflight.planning.spot import on_spot
+
+from .builders import drawn, machine, workload
+
+
+def scaled(profile: LoadProfile, *, start: float = 60.0, allowed: float = 0.01, replicas: int = 10) -> Autoscaling:
+    return autoscaled(profile, 10.0, replicas, 1.0, allowed, start, 2.0)
+
+
+def test_a_slow_swing_is_followed_and_saves_what_is_not_there() -> None:
+    found = scaled(daily_profile(10.0, 100.0, 24))
+    assert found.enough and found.late <= 0.01
+    assert (found.replicas_least, found.replicas_most) == (1 + found.spare, 10 + found.spare)
+    assert 5 < found.replicas_mean < 8
+    assert found.per_hour == pytest.approx(2 * found.replicas_mean)
+    assert found.saved_per_hour == pytest.approx(20 - 2 * found.replicas_mean)
+
+
+def test_a_steady_load_takes_the_planned_replicas() -> None:
+    found = scaled(LoadProfile((95.0,) * 360))
+    assert found.replicas_mean == 10 and found.late == 0 and found.saved_per_hour == 0
+
+
+def test_a_sudden_rise_is_late_until_replicas_have_started() -> None:
+    profile = LoadProfile((10.0,) * 180 + (90.0,) * 180)
+    slow, fast = scaled(profile, start=300.0, allowed=1.0), scaled(profile, start=30.0, allowed=1.0)
+    assert slow.late > fast.late > 0
+    spared = scaled(profile, start=300.0)
+    assert spared.spare > 0 and spared.late < spared.late_without_spare and not spared.enough
+
+
+def test_starting_replicas_are_paid_for() -> None:
+    profile = daily_profile(10.0, 100.0, 1)
+    slow, fast = scaled(profile, start=600.0, allowed=1.0), scaled(profile, start=0.0, allowed=1.0)
+    assert slow.replicas_mean > fast.replicas_mean
+
+
+def test_profiles_have_the_requests_that_there_are() -> None:
+    trace = workload(*((float(time), 10, 10) for time in range(100)))
+    found = profile_of_trace(trace, 2.0)
+    assert sum(found.rates) * 10 == pytest.approx(200)
+    day = daily_profile(10.0, 30.0, 24)
+    assert day.mean == pytest.approx(20.0) and day.hours == pytest.approx(24)
+    assert min(day.rates) == pytest.approx(10.0, abs=0.01) and day.rates[0] < day.rates[len(day.rates) // 2]
+
+
+def test_a_start_loads_the_weights() -> None:
+    assert start_seconds(machine()) == BASE_SECONDS
+
+
+@pytest.mark.parametrize(("loss", "kept"), [(1e-9, 0), (0.05, 1), (0.9, 4)])
+def test_more_are_kept_where_more_are_lost(loss: float, kept: int) -> None:
+    found = on_spot(20, loss, 60.0, 0.01, 5.0, 3.0, 1.0)
+    assert found.kept == kept and found.short <= 0.01
+    assert found.per_hour == 20 + kept and found.saved_per_hour == 60 - 20 - kept
+    assert found.interrupted == pytest.approx(-math.log1p(-loss) / 3600 * 5.0, rel=1e-2)
+
+
+def test_prices_that_are_not_known_are_none() -> None:
+    found = on_spot(20, 0.1, 60.0, 0.01, 5.0, None, 1.0)
+    assert found.saved_per_hour is None and found.per_hour is not None
+    assert on_spot(20, 0.1, 60.0, 0.01, 5.0, 3.0, None).per_hour is None
+
+
+def test_a_plan_has_both_where_they_are_asked_for() -> None:
+    question = Question(
+        machines=[machine(price_per_hour=2.0)],
+        demand=drawn(20.0),
+        slos=parse_slos(["ttft=4000(p90)"]),
+        requests=(100, 200, 400),
+        fleet=FleetQuestion(daily_profile(2.0, 20.0, 24), None, 0.05, 0.5),
+    )
+    found = plan(question, fast=True)
+    assert isinstance(found, Plan) and found.autoscaling is not None and found.spot is not None
+    assert found.autoscaling.replicas_mean < found.replicas
+    text = as_text(found)
+    assert "Autoscaled over the 24 h" in text and "On spot machines" in text
+    without = plan(replace(question, fleet=FleetQuestion()), fast=True)
+    assert isinstance(without, Plan) and without.autoscaling is None and without.spot is None
