@@ -191,9 +191,10 @@ def _limits(answer: Plan | Infeasible) -> tuple[dict[str, float | None], int]:
 
 def _about(answer: Plan | Infeasible, runs: int) -> Iterator[str]:
     traffic, demand = answer.traffic, answer.question.demand
+    answers = f", answers of {traffic.output_mean:,.0f} (p99 {traffic.output.p99 or 0:,.0f})"
     yield (
         f"Planned for {demand.rate:,.4g} requests/s, prompts of {traffic.input_mean:,.0f} tokens on average (p99 "
-        f"{traffic.input.p99 or 0:,.0f}), answers of {traffic.output_mean:,.0f} (p99 {traffic.output.p99 or 0:,.0f}); "
+        f"{traffic.input.p99 or 0:,.0f}){answers if traffic.output_mean else ''}; "
         f"{counted(runs, 'run')} of the engine's own scheduler. Lengths and bursts stay as they are; demand, limits "
         "and price can be moved."
     )

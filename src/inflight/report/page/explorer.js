@@ -109,7 +109,7 @@
   function basis({ layout, each }) {
     const runs = layout.runs, upper = runs.findIndex((run) => run.rate >= each * NEARLY);
     const beside = upper > 0 ? `Interpolated between the runs at ${number(runs[upper - 1].rate)} and ${number(runs[upper].rate)} requests/s of a replica` : `Of the run at ${number(runs[Math.max(0, upper)].rate)} requests/s of a replica`;
-    const interval = runs[0].low.ttft ? "; in brackets with all that is uncertain of step times at its fast and at its slow end" : "; without an interval, which --fast leaves out";
+    const interval = runs[0].low.ttft ? "; below each value with all that is uncertain of step times at its fast and at its slow end" : "; without an interval, which --fast leaves out";
     return `${beside}${interval}. p99 rests on ${nearest(layout, each).requests.toLocaleString("en")} requests.`;
   }
 
@@ -120,9 +120,9 @@
         const is = (end) => (one.replicas === Infinity ? latency(one.top.run, end, metric, share) : at(one.layout, one.each, end, metric, share));
         const [typical, low, high] = ["typical", "low", "high"].map(is);
         cell.textContent = ms(typical);
-        if (typical !== null && one.layout.runs[0].low.ttft) {
+        if (typical !== null && low !== null) {
           const small = document.createElement("small");
-          small.textContent = `${ms(low)} to ${high === null ? "no end" : ms(high)}`;
+          small.textContent = `${number(low * 1e3)} to ${high === null ? "no end" : number(high * 1e3)}`;
           cell.append(small);
         }
         cell.style.fontWeight = share === asked.share && LIMITED.includes(metric) && asked[metric] !== null ? "650" : "";
@@ -174,7 +174,7 @@
     show("each", is ? number(one.each) : "-", is ? `${Math.round((100 * one.each) / one.top.rate)} % of the highest` : "");
     const hour = is && asked.price ? one.gpus * asked.price : null;
     show("hour", hour === null ? "-" : money(hour), hour === null || one.slow === null ? "" : `${money(one.fast * one.layout.gpus * asked.price)} to ${one.slow === Infinity ? "no end" : money(one.slow * one.layout.gpus * asked.price)}`);
-    show("million", hour === null ? "-" : money((hour / (asked.rate * found.output_tokens * 3600)) * 1e6), "");
+    show("million", hour === null || !found.output_tokens ? "-" : money((hour / (asked.rate * found.output_tokens * 3600)) * 1e6), "");
     show("verdict", verdict(one, asked));
     show("basis", is ? basis(one) : "Of the lowest load that was simulated.");
     latencies(one, asked);
