@@ -124,8 +124,7 @@ def report(folder: str, seeds: int) -> str:
 
 
 def engine_options(step_model: Path) -> str:
-    """Return the load and the targets for the engine that a step model was measured on. Its speculation is off, as it
-    is in simulations that do not know how often drafts are right."""
+    """Return the load and the targets for the engine that a step model was measured on."""
     model = read_step_model(step_model)
     assert model.provenance is not None, "it was calibrated"
     rows, budget = (int(model.provenance.settings[name]) for name in ("max_num_seqs", "max_num_batched_tokens"))
@@ -133,10 +132,8 @@ def engine_options(step_model: Path) -> str:
     traffic = analyze_traffic(synthesize([kind], arrivals=Poisson(1.0), requests=2000))
     steady = steady_state(model, traffic, rows, budget)
     ttft, tpot = (round(1e3 * steps * steady.step_seconds) for steps in (TTFT_STEPS, TPOT_STEPS))
-    return (
-        f"--rate {ENGINE_LOAD * steady.requests_per_s:.3g} --duration {ENGINE_SECONDS} --slo ttft={ttft},tpot={tpot} "
-        "--speculation off"
-    )
+    rate = ENGINE_LOAD * steady.requests_per_s
+    return f"--rate {rate:.3g} --duration {ENGINE_SECONDS} --slo ttft={ttft},tpot={tpot}"
 
 
 def agreement(step_model: Path, model: str, repeats: int) -> str:

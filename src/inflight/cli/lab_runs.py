@@ -144,7 +144,8 @@ class Bench:
         with tempfile.TemporaryDirectory() as scratch:
             targets = [
                 EngineTarget(
-                    Variant(one.name, one.options, self._settings(one), one.scheduling),
+                    # Of the simulation: without drafts, where it does not know how often they are right.
+                    Variant(one.name, one.options, self._settings(one), self._pool(one).scheduling),
                     Path(scratch),
                     self.warmup,
                     self.content_seed,
