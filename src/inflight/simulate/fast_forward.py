@@ -340,7 +340,9 @@ class FastForward(UnlearnedScheduler):
     def _await_block(self, sequence: Sequence, step: int, computed: int) -> None:
         """Note the next step that takes or fills a block, if so many tokens are computed before this step."""
         size = self._memory.block_size
-        wait = min(len(sequence.blocks) * size - computed, -(computed + 1) % size)
+        wait = len(sequence.blocks) * size - computed
+        if not self._memory.defers_publishing:  # else a full block has no effect
+            wait = min(wait, -(computed + 1) % size)
         heapq.heappush(self._block_steps, (step + wait, *_rank(sequence)))
 
 

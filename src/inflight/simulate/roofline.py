@@ -101,6 +101,7 @@ class Roofline:
         self._head = 0.0 if spec.head is None else table_parameters(spec) / tensor
         self._block_bytes = block_size * self._token_bytes
         self._overlaps = self.parallelism.spans(gpu)
+        self._bf16, self._bandwidth = gpu.flops_per_s("bf16"), gpu.bytes_per_s
         # What depends on numbers of tokens alone, of which few occur: linear layers, the logits' head, collectives.
         self._by_size: dict[tuple[int, int, float], tuple[Cost, Cost, Cost]] = {}
 
@@ -168,11 +169,11 @@ class Roofline:
         dense = _slower(
             "linear",
             tokens * weights.flops / rate,
-            read / (self.gpu.bytes_per_s * shares.linear_memory),
+            read / (self._bandwidth * shares.linear_memory),
         )
         of_experts = [self._experts(stage_tokens, one) for one in weights.experts]
         longest = max((dense, *of_experts), key=lambda cost: cost.seconds)
-        states = tokens * weights.state_flops / (self.gpu.flops_per_s("bf16") * shares.recurrent_compute)
+        states = tokens * weights.state_flops / (self._bf16 * shares.recurrent_compute)
         return Cost("linear", dense.seconds + states + sum(cost.seconds for cost in of_experts), longest.bound)
 
     def _experts(self, tokens: float, experts: ExpertShard) -> Cost:
@@ -188,14 +189,14 @@ class Roofline:
         computed, read = chosen * experts.busiest(tokens), touched * experts.max_read(tokens)
         compute = 2 * computed * experts.elements / rate
         moved = EXPERT_PASSES * computed * self.spec.hidden_size * ITEM_BYTES["bf16"] * experts.layers / experts.divided
-        memory = (read * experts.elements * item + moved) / (self.gpu.bytes_per_s * shares.expert_memory)
+        memory = (read * experts.elements * item + moved) / (self._bandwidth * shares.expert_memory)
         return Cost("linear", compute + memory, "compute" if compute > memory else "bandwidth")
 
     def _rate(self, item: float, in_eight_bits: float, widened: float) -> float:
         """Return the operations per second of matrices of so many bytes an element, at the rate of bf16's kernels but
         for these factors."""
         if item == ITEM_BYTES["bf16"]:
-            return self.gpu.flops_per_s("bf16")
+            return self._bf16
         return self.gpu.flops_per_s(self.weights) * (in_eight_bits if self.gpu.computes(self.weights) else widened)
 
     def _prefill_attention(self, features: Features) -> Cost:
@@ -208,8 +209,8 @@ class Roofline:
         pairs = [(one, one.seen(features.prefill_context, prompts) + more) for one in self._caches]
         flops = sum(one.prompt_flops * seen for one, seen in pairs)
         read = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv] / QUERY_TILE
-        rate = self.gpu.flops_per_s("bf16") * self._shares.prefill_compute * self._sinks
-        return _slower("prefill attention", flops / rate, read / (self.gpu.bytes_per_s * self._shares.decode_memory))
+        rate = self._bf16 * self._shares.prefill_compute * self._sinks
+        return _slower("prefill attention", flops / rate, read / (self._bandwidth * self._shares.decode_memory))
 
     def _decode_attention(self, features: Features) -> Cost:
         more = self._shares.decode_tile * features.rows if features.decode_context else 0.0
@@ -218,15 +219,15 @@ class Roofline:
         moved = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv]
         moved += self._token_bytes * features.tokens + self._state_bytes * features.rows
         mixed = self._shares.mixed_decode if features.prefill_context else 1.0
-        rate = self.gpu.flops_per_s("bf16") * self._shares.decode_compute
-        bandwidth = self.gpu.bytes_per_s * self._shares.decode_memory * self._sinks * mixed
+        rate = self._bf16 * self._shares.decode_compute
+        bandwidth = self._bandwidth * self._shares.decode_memory * self._sinks * mixed
         return _slower("decode attention", flops / rate, moved / bandwidth)
 
     def _logits(self, features: Features) -> Cost:
         if not features.samples:
             return Cost("logits head", 0.0, "bandwidth")
-        rate = self.gpu.flops_per_s("bf16") * self._shares.linear_compute * token_share(features.samples)
-        bandwidth = self.gpu.bytes_per_s * self._shares.linear_memory / reading_factor(features.samples)
+        rate = self._bf16 * self._shares.linear_compute * token_share(features.samples)
+        bandwidth = self._bandwidth * self._shares.linear_memory / reading_factor(features.samples)
         read = self._head * ITEM_BYTES["bf16"] / bandwidth
         return _slower("logits head", 2 * features.samples * self._head / rate, read)
 

@@ -335,6 +335,11 @@ class KVCacheManager:
         return self._pool.available
 
     @property
+    def defers_publishing(self) -> bool:
+        """Whether a sequence's blocks are published only when it is preempted, but for several samples of a request."""
+        return self._sharing.defers
+
+    @property
     def is_storing(self) -> bool:
         """Whether a store in flight frees device blocks when it ends."""
         return self._host.num_stores > 0

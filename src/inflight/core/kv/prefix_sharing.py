@@ -83,7 +83,7 @@ class PrefixSharing:
         self._pool, self._prefix, self._states, self._on_publish = pool, prefix, states, on_publish
         self._among_requests = among_requests
         # Where requests share nothing, only a preempted sequence finds its own blocks: they are published then.
-        self._defers = not among_requests and not layout.has_windows and states is None
+        self.defers = not among_requests and not layout.has_windows and states is None
         self.has_groups = layout.has_windows or states is not None
         self._private: dict[Hashable, list[int]] = {}  # root → nodes, where requests share nothing
         self._lookups: dict[int, Lookup] = {}  # of waiting sequences, by number
@@ -214,7 +214,7 @@ class PrefixSharing:
     def publish(self, sequence: Sequence) -> None:
         """Make a sequence's full blocks findable whose tokens are known and computed, or planned: steps run in order,
         and a step writes all keys and values of a layer before it reads any."""
-        if not self._defers or sequence.request.params.n > 1:
+        if not self.defers or sequence.request.params.n > 1:
             self.publish_deferred(sequence)
 
     def publish_deferred(self, sequence: Sequence) -> None:
