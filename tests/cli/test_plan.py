@@ -101,6 +101,18 @@ def test_a_trace_brings_its_notes_and_its_peak(plan, tmp_path: Path) -> None:  #
     assert "for 1 requests/s whose gaps" in told.out
 
 
+def test_a_box_without_gpus_is_planned_from_the_data_sheet_of_its_processor(plan) -> None:  # type: ignore[no-untyped-def]
+    lengths = ("--input-tokens", 300, "--output-tokens", 60)
+    told = plan(
+        "--model", "qwen3-30b-a3b", "--weights", "int4", "--hardware", "epyc-9654", *lengths, "--rate", 0.5, "--fast"
+    )
+    assert told.code == 0, told.err
+    text = " ".join(told.out.split())
+    assert "1 replica of epyc-9654 for 0.5 requests/s" in text and "GB per processor: weights 20.1" in text
+    assert "simulated: an engine on cpu with 1 step in flight" in text and "J per output token" in text
+    assert "cost: no price is known; give --price, in $ per processor and hour, or price-per-hour" in text
+
+
 def test_a_trace_of_texts_is_planned_for_by_its_lengths(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     trace = tmp_path / "trace.jsonl"
     rows = [{"prompt": "word " * (20 + k), "output_tokens": 5 + k % 7, "timestamp": 0.25 * k} for k in range(80)]

@@ -126,8 +126,8 @@ def machines_of(
     hardware = replace(hardware, price_per_hour=example if asked.price is None else asked.price)
     if one is not None and served and not one.is_tensor_alone:
         raise SettingsError(
-            f"--write-config writes settings of an engine that shares a model by --tensor-parallel alone, and {one} is "
-            "asked for; leave one of them out."
+            "Settings are written for inflight's own engine, which shares a model by --tensor-parallel alone, and "
+            f"{one} is asked for; give that alone, or write no settings."
         )
     traffic, rows = traffic_of(demand), max_num_seqs or DEFAULT_ROWS
     if one is None and not hardware.max_loras:

@@ -101,7 +101,7 @@ def command(
     traffic = traffic_of(demand)
     if given.tensor_parallel is None and given.step_model is None:
         given = replace(given, tensor_parallel=1)
-    machine = machines_of(given, demand, values["max_num_seqs"]).fitting[0]
+    machine = machines_of(given, demand, values["max_num_seqs"], served=True).fitting[0]
     if machine.tokens < traffic.longest:
         raise SettingsError(
             f"{machine.name} has KV memory for {machine.tokens:,} tokens beside the weights, less than the longest "

@@ -158,7 +158,8 @@ class Hardware:
             device=self.gpu.device,
             depth=default_depth(self.gpu.device),
             cases=(self._model(one, "low", block_size), self._model(one, "high", block_size)),
-            host_blocks=memory.blocks,  # as much again: hosts of GPUs have more memory than the GPUs
+            # as much again: hosts of GPUs have more memory than the GPUs, and a processor's is its own
+            host_blocks=memory.blocks if self.gpu.device == "cuda" else 0,
             block_bytes=memory.kv_bytes_per_token * block_size * one.gpus / one.data_attention,
             copy_seconds=memory.kv_bytes_per_token * block_size / (self.gpu.host_gb_per_s * 1e9),
         )
