@@ -9,6 +9,8 @@ as they were.
 
 from __future__ import annotations
 
+import math
+import statistics
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,13 +41,13 @@ from inflight.simulate.fast_forward import TOKEN
 from inflight.simulate.fitted import MIN_STEPS, FittedModel
 from inflight.simulate.recorded_run import RecordedSettings, recorded_settings
 from inflight.simulate.sources import fitted_on_steps
-from inflight.simulate.steps import TimedStep, timed_steps
+from inflight.simulate.steps import Step, TimedStep, rounds, timed_steps
 from inflight.workload.workload import NO_TARGETS, Entry, Workload
 
 LEAD = 0.2  # of the measured time: requests before it that are simulated too, which fill batch and cache
 MAX_TAIL = 0.1  # of it, at its end: requests there are simulated only, since others beside them had not ended
 MIN_REQUESTS = 10
-MIN_ERROR, MAX_ERROR = 0.01, 0.5  # of step times, at the ends of what is uncertain
+MIN_ERROR, MAX_ERROR = 0.01, 0.3  # of the mean step's time, at the ends of what is uncertain
 MAX_STEPS = 20_000  # that are fitted, in stretches over the whole time
 _STRETCHES = 40
 
@@ -124,7 +126,8 @@ def read_recorded(path: Path, seconds: float) -> RecordedTraffic:
             f"{_within(found, seconds)}, too few to tune by; {MIN_REQUESTS} requests are the least. Give a longer "
             "--last, or wait for traffic."
         )
-    model = fitted_on_steps(_sampled(found.steps), header, path)
+    timed = _sampled(found.steps)
+    model = fitted_on_steps(timed, header, path)
     together, name = settings.scheduling.strategy in TOGETHER, f"the requests of {path.name}"
     entries = tuple(_entries(offered, origin, settings.capacity.block_size))
     original = tuple(
@@ -136,7 +139,7 @@ def read_recorded(path: Path, seconds: float) -> RecordedTraffic:
         header,
         settings,
         model,
-        _machine(model),
+        _machine(model, rounds(timed)),
         Workload(entries, name),
         Workload(original, name),
         tuple(
@@ -150,11 +153,16 @@ def read_recorded(path: Path, seconds: float) -> RecordedTraffic:
     )
 
 
-def _machine(model: FittedModel) -> Machine:
-    """Return the machine of the record. Its ends are the error on left-out steps: it was measured in these very hours,
-    and no other day counts."""
-    held_out = {} if model.provenance is None else model.provenance.held_out
-    error = max(MIN_ERROR, min(MAX_ERROR, held_out.get("all", (MIN_ERROR, 0))[0]))
+def _machine(model: FittedModel, steps: Sequence[Step]) -> Machine:
+    """Return the machine of the record. Its ends are the 95 % interval of the mean step's time over the modelled one:
+    single steps scatter by more, but an answer is a sum of many."""
+    length = max(1, len(steps) // _STRETCHES)
+    ratios = []
+    for start in range(0, len(steps) - length + 1, length):
+        some = steps[start : start + length]
+        ratios.append(sum(one.seconds for one in some) / sum(model.seconds(one.features) for one in some))
+    error = 2 * statistics.stdev(ratios) / math.sqrt(len(ratios)) / statistics.fmean(ratios) if len(ratios) > 1 else 0.0
+    error = max(MIN_ERROR, min(MAX_ERROR, error))
     cases = (ScaledStepModel(model, 1 + error), ScaledStepModel(model, 1 - error))
     return replace(calibrated_machine(model), cases=cases)
 

@@ -91,6 +91,7 @@ class Retuning:
         beyond: Settings that looked better still, but whose steps are larger than any that was recorded; None: none.
         figures: All that are shown. deciding: the one that decides.
         reason: Why the present settings stay, as a sentence; "": the proposed ones are better.
+        is_measured: Whether the real engine decided it.
     """
 
     traffic: RecordedTraffic
@@ -102,6 +103,7 @@ class Retuning:
     figures: tuple[Figure, ...]
     deciding: Figure
     reason: str
+    is_measured: bool = False
 
     @property
     def is_better(self) -> bool:

@@ -108,8 +108,8 @@ def settled(retuning: Retuning, shadow: Shadow) -> Retuning:
     if all(abs(after - before) <= BETTER * before for after, before in pairs):
         return retuning
     if len(pairs) >= MIN_RUNS and all(after > before for after, before in pairs):
-        return replace(retuning, reason="")
-    return replace(retuning, reason=sentence("retune_shadow", pairs=pairs, least=MIN_RUNS))
+        return replace(retuning, reason="", is_measured=True)
+    return replace(retuning, reason=sentence("retune_shadow", pairs=pairs, needed=MIN_RUNS), is_measured=True)
 
 
 def _busiest(workload: Workload, seconds: float) -> Workload:
