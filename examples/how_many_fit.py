@@ -24,7 +24,7 @@ def main(model: str, gpu: str) -> None:
     room = max_concurrent_sequences(model, gpu, tokens_per_sequence=1000)
     print(f"{model} on {gpu}: {per_token / 1024:.0f} KiB a token; {room.sequences:,} requests of 1,000 tokens fit")
 
-    machine = Hardware(model=read_model(model), gpu=find_gpu(gpu)).machine(tensor_parallel=1, mean_context=1000)
+    machine = Hardware(model=read_model(model), gpu=find_gpu(gpu)).machine(1, mean_context=1000)
     config = EngineConfig(max_num_seqs=128, max_num_batched_tokens=2048)
     demand = Drawn(1.0, parse_lengths(PROMPT), parse_lengths(ANSWER), longest=machine.max_model_len)
     for point in throughput_latency_curve(machine, config, demand, RATES, requests=200):

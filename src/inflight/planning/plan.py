@@ -22,6 +22,7 @@ from inflight.planning.limits import LimitCost
 from inflight.planning.load import expected_load, measured_load, too_few_gpus
 from inflight.planning.mixture import Mixed
 from inflight.planning.parallel import run_ahead
+from inflight.planning.parallelisms import vllm_options
 from inflight.planning.ranking import RankedPlan, ranked
 from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
@@ -139,16 +140,8 @@ class Plan:
 
     @property
     def vllm_options(self) -> str:
-        """Return vLLM's options of the parallelism and its limits, which are those of each data-parallel group, and of
-        each of the batches in a pipeline."""
-        one, config, gpu = self.chosen.machine.parallelism, self.config, getattr(self.chosen.machine.model, "gpu", None)
-        limits = {
-            "--max-num-seqs": (config.max_num_seqs, one.data_attention),
-            "--max-num-batched-tokens": (config.max_num_batched_tokens, one.batches),
-        }
-        given = [f"{name} {math.ceil(value / by)}" for name, (value, by) in limits.items() if value is not None]
-        overlapped = ["--enable-dbo"] if gpu is not None and one.spans(gpu) else []
-        return " ".join([one.vllm_options, *overlapped, *given]).strip()
+        """Return vLLM's options of a replica."""
+        return vllm_options(self.chosen.machine, self.config)
 
     def ranked(self) -> list[RankedPlan]:
         """Return the plans that were found to meet the SLOs, the cheapest first."""
