@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -173,6 +172,8 @@ class TrafficClass:
 
 def read_classes(path: Path) -> tuple[TrafficClass, ...]:
     """Read the classes of a TOML file, a table `[classes.NAME]` each. Raises WorkloadError, also for unknown keys."""
+    import tomllib  # read when asked for: most plans have no classes
+
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
