@@ -197,12 +197,13 @@ class SimulatedRecord:
 def present_config(traffic: RecordedTraffic) -> EngineConfig:
     """Return the settings that were in force."""
     recorded = traffic.settings
-    return EngineConfig(
+    config = EngineConfig(
         max_num_seqs=recorded.capacity.max_rows,
         max_num_batched_tokens=None if recorded.scheduling.strategy in TOGETHER else recorded.token_budget,
         scheduling=recorded.scheduling,
         enable_prefix_caching=recorded.engine.enable_prefix_caching,
     )
+    return replace(config, reasons=dict.fromkeys(config.options(), "as it was"))
 
 
 def retune(
