@@ -11,6 +11,7 @@ from inflight.metrics.slo import SloError, parse_slos
 from inflight.planning.demand import traffic_of
 from inflight.planning.mixture import Mixed, steady_rate
 from inflight.planning.plan import Plan, PlanError, as_text, plan
+from inflight.planning.separation import class_names
 from inflight.planning.sizing import Question, TrialRunner, candidate_for, requests_for
 from inflight.planning.slos import check_slos
 from inflight.workload.arrivals import AtOnce, Constant, Poisson, Ramp
@@ -160,3 +161,20 @@ def test_a_class_whose_queue_grows_is_not_served() -> None:
     trial = runner.run(candidate_for(question, traffic, question.machines[0], question.overrides), 8.0)
     assert trial.behind == "batch" and not trial.met and "batch is behind" in trial.shortfall
     assert trial.offered_by["chat"] > trial.offered_by["batch"]
+
+
+def test_classes_are_also_sized_on_replicas_of_their_own() -> None:
+    demand = Mixed.of([CHAT, BATCH], Poisson(12.0), 8192)
+    question = Question(
+        machines=[machine()], demand=demand, slos=parse_slos(["chat.ttft=4000(p90)"]), requests=(100, 200, 400)
+    )
+    assert class_names(question) == ("chat", "batch")
+    found = plan(question)
+    assert isinstance(found, Plan)
+    assert [one.traffic for one in found.separate] == ["chat", "batch"]
+    assert [one.rate for one in found.separate] == pytest.approx([9.0, 3.0])
+    assert all(one.replicas is not None and one.replicas >= 1 for one in found.separate)
+    text = as_text(found)
+    assert "Each class on replicas of its own" in text and "of batch:" in text
+    single = Mixed.of([CHAT], Poisson(12.0), 8192)
+    assert class_names(replace(question, demand=single)) == ()

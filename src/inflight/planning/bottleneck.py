@@ -47,7 +47,7 @@ def bottleneck(candidate: Candidate, trial: Trial, traffic: Traffic) -> Bottlene
     if full:
         sentences.append(sentence("full_kv", holds=kv_rows, context=traffic.mean_context, rows=rows))
     if shares:
-        sentences.append(_where_time_goes(limit, trial, shares))
+        sentences.append(_where_time_goes(limit, trial, shares, candidate.machine.reads_whole_texts))
     if full:
         bound = "weights" if memory is not None and memory.weight_bytes > memory.kv_bytes else "KV"
     else:
@@ -69,7 +69,9 @@ def _relief(bound: str, candidate: Candidate) -> str:
         return ""
     lower: list[Precision] = ["fp8", "int8"] if model.weights == "bf16" else []
     units = [name for name in lower if model.gpu.computes(name)]
-    return sentence("relief", bound=bound, lower=lower, units=units, kv=model.kv)
+    return sentence(
+        "relief", bound=bound, lower=lower, units=units, kv=model.kv, whole=candidate.machine.reads_whole_texts
+    )
 
 
 def _missed_first(candidate: Candidate, missed: Trial, traffic: Traffic) -> str:
@@ -84,7 +86,7 @@ def _missed_first(candidate: Candidate, missed: Trial, traffic: Traffic) -> str:
     return sentence("missed_first", slo=slo, value=value, rate=missed.rate, prompt=prompt, seconds=seconds)
 
 
-def _where_time_goes(limit: Trial, trial: Trial, shares: dict[str, float]) -> str:
+def _where_time_goes(limit: Trial, trial: Trial, shares: dict[str, float], whole: bool) -> str:
     parts = []
     for bound in sorted(shares, key=lambda bound: -shares[bound]):
         if shares[bound] < SMALL:
@@ -92,5 +94,7 @@ def _where_time_goes(limit: Trial, trial: Trial, shares: dict[str, float]) -> st
         of_bound = {kind: share for (kind, by), share in limit.spent.by_kind.items() if by == bound}
         kinds = [kind for kind in of_bound if of_bound[kind] > RARE * shares[bound]]
         named = sorted(kinds, key=lambda kind: -of_bound[kind]) if bound in ("compute", "bandwidth") else []
+        if whole:  # no token is decoded: a text's keys and values are written and read at once
+            named = list(dict.fromkeys("attention" if kind.endswith("attention") else kind for kind in named))
         parts.append((bound, shares[bound], named))
     return sentence("step_time", limit=limit, planned=trial, parts=parts)

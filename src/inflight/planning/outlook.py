@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from inflight.config.speculation import DraftSource
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import TOGETHER
+from inflight.planning.machine import Machine
 from inflight.planning.proposal import step_limit
 from inflight.planning.search import TRICKLE, Capacity, find_capacity
 from inflight.planning.simulation import ROUTER, Drafted, Topology, Trial
@@ -23,9 +24,10 @@ from inflight.planning.sizing import (
 )
 from inflight.simulate.drafting import SimulatedDrafts
 
+OF_ANSWERS = "answers half as long again"  # which vectors are not
 CHANGES: Mapping[str, Callable[[Demand], Demand]] = {
     "20 % more requests": lambda one: replace(one, rate=one.rate * 1.2),
-    "answers half as long again": lambda one: replace(one, stretch=one.stretch * 1.5),
+    OF_ANSWERS: lambda one: replace(one, stretch=one.stretch * 1.5),
     "prompts half as long again": lambda one: replace(one, prompt_stretch=one.prompt_stretch * 1.5),
     "arrivals clumped twice as much (CV doubled)": lambda one: one.burstier(4.0),
 }
@@ -34,6 +36,11 @@ MIN_SHARED = 0.01  # of the prompts' tokens that earlier ones had: below, neithe
 SUFFIX, MODEL = DraftSource("suffix"), DraftSource("draft", "MODEL")
 WORTH = 0.99  # of the time per output token: with drafts it must be below
 _ROUTER_TRIALS = 5
+
+
+def changes_of(machine: Machine) -> list[str]:
+    """Return the names of the changes that its traffic may undergo."""
+    return [name for name in CHANGES if not (machine.is_pooled and name == OF_ANSWERS)]
 
 
 @dataclass(frozen=True, slots=True)

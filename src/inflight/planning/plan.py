@@ -27,6 +27,7 @@ from inflight.planning.ranking import RankedPlan, ranked
 from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
 from inflight.planning.sensitivity import Measurement
+from inflight.planning.separation import SeparateClass
 from inflight.planning.simulation import ROUTER, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner
 from inflight.planning.spot import Spot, on_spot
@@ -66,13 +67,13 @@ class Plan:
     """The answer.
 
     replicas_low, replicas_high: needed if everything uncertain is at its fast end, and at its slow end, found by
-    trials; high None: no number meets the SLOs there. trial: at the planned load. spans: latency → (low, high) for p50,
-    p95, p99 in seconds, over seeds and over both ends of what is uncertain. utilisation: planned load over the highest
-    one that meets the SLOs. others: machines that were simulated too (rate 0: none meets the SLOs). speculation,
-    layouts: None where not asked for. rates: requests/s that the replicas serve at the slow and at the fast end.
-    router: before the replicas. autoscaling, spot: where the load varies, and where asked for.
-    is_first: not refined: only the planned load was simulated, so that the interval,
-    the spans, and what refines are not known.
+    trials; high None: no number meets the SLOs there. trial: at the planned load. spans: latency → (low, high) for
+    p50, p95, p99 in seconds, over seeds and over both ends of what is uncertain. utilisation: planned load over the
+    highest one that meets the SLOs. others: machines that were simulated too (rate 0: none meets the SLOs).
+    speculation, layouts: None where not asked for. rates: requests/s that the replicas serve at the slow and at the
+    fast end. separate: classes on replicas of their own. router: before the replicas. autoscaling, spot: where the
+    load varies, and where asked for. is_first: not refined: only the planned load was simulated, so that the
+    interval, the spans, and what refines are not known.
     """
 
     question: Question
@@ -96,6 +97,7 @@ class Plan:
     speculation: outlook.SpeculationOutlook | None = None
     routers: Sequence[outlook.RouterNeed] = ()
     layouts: LayoutOutlook | None = None
+    separate: Sequence[SeparateClass] = ()
     rates: tuple[float, float] = (0.0, 0.0)
     router: str = ROUTER
     autoscaling: Autoscaling | None = None
@@ -266,6 +268,7 @@ def _with(answer: Plan, refined: Refined) -> Plan:
         routers=refined.routers,
         speculation=refined.speculation,
         layouts=refined.layouts,
+        separate=refined.separate,
     )
 
 

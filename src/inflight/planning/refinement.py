@@ -14,10 +14,11 @@ from inflight.planning import outlook, sizing
 from inflight.planning.layouts import LayoutOutlook, best_need, layout_needs
 from inflight.planning.limits import LimitCost, limit_cost
 from inflight.planning.mixed_fleets import mixed_fleets
-from inflight.planning.outlook import CHANGES, ROUTERS
+from inflight.planning.outlook import ROUTERS
 from inflight.planning.parallel import run_all
 from inflight.planning.rendering import sentence
 from inflight.planning.sensitivity import Measurement, measurements
+from inflight.planning.separation import SeparateClass, class_names, separate_class
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, TrialRunner
 from inflight.planning.stages import Progress, Stages
@@ -47,6 +48,7 @@ class Refined:
     routers: Sequence[outlook.RouterNeed]
     speculation: outlook.SpeculationOutlook | None
     layouts: LayoutOutlook | None
+    separate: Sequence[SeparateClass]
 
 
 class _Jobs:
@@ -98,13 +100,14 @@ def refine(
         high,
         rates,
         (found[_OTHER_SEED], *at_ends),
-        [found[_change(name)] for name in CHANGES],
+        [found[_change(name)] for name in outlook.changes_of(best.machine)],
         [found[_limit(slo)] for slo in runner.question.slos],
         measurements(runner, best, replicas, low, high, rates),
         [_strategy(runner, best, name, found) for name in STRATEGIES] if strategies else (),
         [found[_router(name)] for name in ROUTERS if _router(name) in found],
         found.get(_SPECULATION),
         found.get(_LAYOUTS),
+        [found[_alone(name)] for name in class_names(runner.question)],
     )
 
 
@@ -127,6 +130,10 @@ def _limit(slo: Slo) -> str:
     return f"what {slo} costs"
 
 
+def _alone(name: str) -> str:
+    return f"the class {name} on replicas of its own"
+
+
 def _router(name: str) -> str:
     return f"router {name}"
 
@@ -138,13 +145,15 @@ def _jobs(runner: TrialRunner, best: Candidate, replicas: int, strategies: bool)
     for end, model in zip(ENDS, best.machine.cases, strict=False):
         jobs.add(_at_end(end), LOAD, runner.run, best, share, seed=2, model=model)
         jobs.add(_rate_at(end), END, sizing.rate_under, runner, best, model)
-    for name in CHANGES:
+    for name in outlook.changes_of(best.machine):
         jobs.add(_change(name), CHANGE, outlook.find_change, runner, best, replicas, name)
     for slo in question.slos:
         jobs.add(_limit(slo), LIMIT, limit_cost, runner, best, replicas, slo)
     for name in STRATEGIES if strategies else ():
         if name != best.config.strategy and not outlook.untried(runner, name):
             jobs.add(f"strategy {name}", STRATEGY, outlook.strategy_need, runner, best, name)
+    for name in class_names(question):
+        jobs.add(_alone(name), STRATEGY, separate_class, runner, best, name)
     for name in ROUTERS if outlook.compares_routers(runner, best) else ():
         jobs.add(_router(name), ROUTER, outlook.router_need, runner, best, name)
     if question.drafts is not None:

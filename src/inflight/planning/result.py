@@ -21,6 +21,7 @@ from inflight.planning.plan import Cost, Infeasible, Plan
 from inflight.planning.ranking import RankedPlan
 from inflight.planning.rendering import sentence
 from inflight.planning.sensitivity import Measurement
+from inflight.planning.separation import SeparateClass
 from inflight.planning.simulation import Trial
 from inflight.planning.spot import Spot
 from inflight.planning.tuning import EvaluatedConfig, Tuning
@@ -107,6 +108,8 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     rate: float
     rate_interval: tuple[float, float] | None
     sessions: float | None
+    latency_by_class_s: dict[str, dict[str, dict[str, float | None]]]
+    separate_classes: list[SeparateClass]
     autoscaling: Autoscaling | None
     spot: Spot | None
     gpus: int
@@ -183,6 +186,8 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
         rate=demand.rate,
         rate_interval=None if answer.is_first else answer.rates,
         sessions=answer.sessions,
+        latency_by_class_s=_by_class(answer.trial),
+        separate_classes=list(answer.separate),
         autoscaling=answer.autoscaling,
         spot=answer.spot,
         gpus=answer.gpus,
@@ -232,6 +237,15 @@ def _speculation(outlook: SpeculationOutlook) -> SpeculationResult:
         tokens_with_drafts=outlook.drafted.tokens,
         worth_it=outlook.is_worth_it,
     )
+
+
+def _by_class(trial: Trial) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Return p50, p95 and p99 of each latency, by class."""
+    shares = ("p50", "p95", "p99")
+    return {
+        name: {metric: dict(zip(shares, map(_finite, values), strict=True)) for metric, values in found.items()}
+        for name, found in trial.by_class.items()
+    }
 
 
 def _latency(plan: Plan, name: str) -> dict[str, Interval]:

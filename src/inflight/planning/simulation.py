@@ -187,8 +187,8 @@ class Trial:
     part's steps. outside: sentence → share of the steps beyond what the step model was fitted on. Of the whole run, all
     engines together: preemptions; busy_tokens_per_s: output tokens per second of step time; drafted: None without
     speculation; busy: of each pool, the share of the time to the last arrival that steps took. offered_by: measured
-    requests of each class, where there are several; behind: a class whose queue grows without end; "": none. peak_rows:
-    most sequences of a step.
+    requests of each class, where there are several; behind: a class whose queue grows without end; "": none.
+    by_class: as percentiles, of each class. peak_rows: most sequences of a step.
     """
 
     rate: float
@@ -204,6 +204,7 @@ class Trial:
     busy: tuple[float, ...] = ()
     offered_by: Mapping[str, int] = field(default_factory=dict)
     behind: str = ""
+    by_class: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     peak_rows: int = 0
 
     @property
@@ -309,6 +310,7 @@ def trial_of(
         # Steps after the last arrival are few.
         busy=tuple(min(1.0, math.fsum(one.busy for one in part) / span / len(part)) for part in pools),
         offered_by=Counter(one.traffic for one in read if one.traffic),
+        by_class=_by_class(read),
         behind=_behind(run.observations, span),
         peak_rows=meter.peak_rows,
     )
@@ -343,6 +345,15 @@ def read_off(
     trend = ttft_trend(observations, Window(window.start if settles else first, first + span))
     summary = replace(summarize(observations, window), ttft_trend=trend)
     return summary, [one for one in observations if window.holds(one.intended)]
+
+
+def _by_class(read: Sequence[Observation]) -> dict[str, dict[str, tuple[float, ...]]]:
+    """Return the percentiles of each class, where there are several."""
+    classes = sorted({one.traffic for one in read})
+    if len(classes) < 2:
+        return {}
+    parts = {name: [one for one in read if one.traffic == name] for name in classes}
+    return {name: {metric: percentiles(part, metric, SHARES) for metric in METRICS} for name, part in parts.items()}
 
 
 def _behind(observations: Sequence[Observation], span: float) -> str:

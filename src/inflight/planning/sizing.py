@@ -173,9 +173,9 @@ class TrialRunner:
     def has_cache(self) -> bool:
         return self._cache is not None
 
-    def asking(self, question: Question) -> TrialRunner:
-        """Return a runner for another question about the same traffic."""
-        return TrialRunner(question, self.traffic, self._cache)
+    def asking(self, question: Question, traffic: Traffic | None = None) -> TrialRunner:
+        """Return a runner for another question. traffic: None: that of this one."""
+        return TrialRunner(question, traffic or self.traffic, self._cache)
 
     def run(
         self,

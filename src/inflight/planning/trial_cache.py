@@ -41,6 +41,7 @@ class _Stored(Struct, array_like=True):
     busy: tuple[float, ...]
     offered_by: dict[str, int]
     behind: str
+    by_class: dict[str, dict[str, tuple[float, ...]]]
     peak_rows: int
 
 
@@ -123,6 +124,7 @@ def _stored(trial: Trial) -> _Stored:
         trial.busy,
         dict(trial.offered_by),
         trial.behind,
+        {name: dict(found) for name, found in trial.by_class.items()},
         trial.peak_rows,
     )
 
@@ -142,5 +144,6 @@ def _trial(stored: _Stored, slos: tuple[Slo, ...]) -> Trial:
         busy=stored.busy,
         offered_by=stored.offered_by,
         behind=stored.behind,
+        by_class=stored.by_class,
         peak_rows=stored.peak_rows,
     )
