@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from inflight.cli.files import check_writable
 from inflight.cli.live_replay import simulate_played as played
 from inflight.cli.machines import DecodeOptions, MachineOptions, devices_of, refuse
 from inflight.cli.options import config_option, record_option, scheduling_options, scheduling_settings
+from inflight.cli.progress import Progress
 from inflight.cli.simulated_engine import (
     MAX_OF_POOLS,
     PoolOptions,
@@ -103,11 +105,12 @@ def command(
         show(note)
     if pools.split_replicas is not None:
         return _search(workload, setup, pools.split_replicas, output.as_json, warmup)
-    run = simulate(workload, setup, record) if output.html is None else played(workload, setup, record, output.html)
+    html = output.html
+    run = _simulated(workload, setup, record) if html is None else played(workload, setup, record, html)
     summary, why = summary_of(run, warmup)
     show(f"Measured: {why}.")
     report(run, summary)
-    ends = [summary_of(simulate(workload, one), warmup)[0] for one in _ends(setup, *devices)]
+    ends = [summary_of(_simulated(workload, one), warmup)[0] for one in _ends(setup, *devices)]
     if ends:
         report_ends(summary, *ends)
     if output.as_json:
@@ -118,6 +121,16 @@ def command(
     if not summary.requests:
         show("No request was answered, so there are no latencies.")
     return 0 if summary.requests else 1
+
+
+def _simulated(workload: Workload, setup: SimulationSetup, record: Path | None = None) -> Simulation:
+    """Simulate, and show how many requests have ended."""
+    progress, ended = Progress("simulate", "requests"), itertools.count(1)
+    try:
+        count = len(workload.entries)
+        return simulate(workload, setup, record, lambda index, observation: progress.update(next(ended), count))
+    finally:
+        progress.close()
 
 
 def _check(pools: PoolOptions, output: OutputOptions, asked: WorkloadOptions, record: Path | None) -> None:

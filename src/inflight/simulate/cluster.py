@@ -91,6 +91,7 @@ class Cluster:
         *,
         shares_service: bool = False,
         front_end: FrontEnd | None = None,
+        on_end: Callable[[int, Observation], None] | None = None,
     ):
         """Put a cluster together.
 
@@ -101,6 +102,7 @@ class Cluster:
             decode: the pool of decode engines.
             shares_service: whether replicas get each other's tenant usage.
             front_end: what requests pass before they are routed; None: that takes no time.
+            on_end: called with the index and the observation of each entry as it ends.
         """
         self._request = request
         self._entries = workload.entries
@@ -115,7 +117,7 @@ class Cluster:
                 self._join(replica)
         self._pacer = Pacer(workload)
         self._front_end = FrontEnd(0.0, 0.0) if front_end is None else front_end
-        self._collector = ObservationCollector(workload)
+        self._collector = ObservationCollector(workload, on_end)
         self._pending: list[tuple[float, int, Replica, list[Event]]] = []  # heap of events that are not delivered yet
         self._seq = itertools.count()
         self._next_exchange = 0.0 if shares_service else math.inf

@@ -165,12 +165,18 @@ class Simulation:
         return sum(one.steps for one in self.replicas)
 
 
-def simulate(workload: Workload, setup: SimulationSetup, record: Path | None = None) -> Simulation:
+def simulate(
+    workload: Workload,
+    setup: SimulationSetup,
+    record: Path | None = None,
+    on_end: Callable[[int, Observation], None] | None = None,
+) -> Simulation:
     """Run a simulation.
 
     Args:
         record: file for the step record of a single replica; of several, or of pools that scale, one each, with their
             numbers before the suffix.
+        on_end: called with the index and the observation of each entry of the workload as it ends.
     """
     pools = [setup.pool] if setup.decode is None else [setup.pool, setup.decode]
     several = any(pool.scaling is not None for pool in pools) or sum(pool.replicas for pool in pools) > 1
@@ -192,7 +198,7 @@ def simulate(workload: Workload, setup: SimulationSetup, record: Path | None = N
     shares = several and any(pool.scheduling.weighs_tenants for pool in pools)
     costs = setup.front_end
     front_end = None if costs is None else FrontEnd(costs.request, costs.request_latency)
-    cluster = Cluster(workload, requests, made[0], decode, shares_service=shares, front_end=front_end)
+    cluster = Cluster(workload, requests, made[0], decode, shares_service=shares, front_end=front_end, on_end=on_end)
     with _rare_collections():
         observations = cluster.run()
     replicas = [one for pool in made for one in pool.replicas]

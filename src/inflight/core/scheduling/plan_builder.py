@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+
+from msgspec import structs
 
 from inflight.core.queueing.lanes import Lane
 from inflight.core.request_timings import OTHER
@@ -393,9 +394,9 @@ def _shape_for(shape: StepShape, state: SchedulerState) -> StepShape:
     if not running:
         running.run_to_completion = shape.run_to_completion
     if state.memory.encoder_only:
-        shape = replace(shape, whole_prompts=True, early_end=0)
+        shape = structs.replace(shape, whole_prompts=True, early_end=0)
     if not running or shape.run_to_completion == running.run_to_completion:
         return shape
     if running.run_to_completion:
         return StepShape(UNBOUNDED, shape.row_limit, whole_prompts=True, admit=(), run_to_completion=True)
-    return replace(shape, admit=None, run_to_completion=False, row_limit=1)
+    return structs.replace(shape, admit=None, run_to_completion=False, row_limit=1)

@@ -80,8 +80,7 @@ class StepView:
         return self.decodes()
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape:
+class StepShape(Struct, frozen=True):
     """The step that a strategy proposes.
 
     Attributes:
