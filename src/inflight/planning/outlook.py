@@ -57,7 +57,7 @@ class Change:
 def find_change(runner: TrialRunner, best: Candidate, replicas: int, name: str) -> Change:
     """Find what one of CHANGES would take."""
     changed = CHANGES[name](runner.question.demand)
-    trial = runner.run(best, changed.rate / replicas, seed=2, demand=changed)
+    trial = runner.run(best, changed.rate / replicas, seed=2, demand=changed, reads=ROUGHLY)
     if trial.met:
         return Change(name, trial, replicas)
     if changed.rate > runner.question.demand.rate:  # alike, only more
