@@ -63,6 +63,13 @@ def test_steps_and_rows_are_those_of_all_groups() -> None:
     assert config.max_num_seqs > 256 and (config.max_num_batched_tokens or 0) > 4096
 
 
+def test_copies_of_states_are_those_of_all_groups() -> None:
+    hardware = Hardware(model=known_model("qwen3.5-397b-a17b"), gpu=find_gpu("h200"), weights="fp8")
+    machine = hardware.machine(Parallelism(expert=8, data_attention=8), 1000)
+    assert machine.memory is not None and machine.memory.state_snapshots > 0
+    assert machine.state_snapshots == 8 * machine.memory.state_snapshots
+
+
 def slow(machine: Machine) -> Machine:
     """The machine with steps of a tenth of a second, which are quickly simulated."""
 

@@ -152,7 +152,7 @@ class Hardware:
             parallelism=one,
             price_per_hour=None if self.price_per_hour is None else self.price_per_hour * one.gpus,
             memory=memory,
-            state_snapshots=memory.state_snapshots,
+            state_snapshots=memory.state_snapshots * one.data_attention,
             state_blocks=memory.state_blocks,
             state_rows=rows if memory.state_bytes else 0,
             device=self.gpu.device,
