@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from inflight.metrics.observation import Observation
 from inflight.metrics.slo import parse_slos
 from inflight.planning.paired_runs import GOODPUT, MIN_STRETCHES, Measure, PairedRuns
 from inflight.planning.recorded_traffic import RecordedTraffic, read_recorded
-from inflight.planning.retuning import SimulatedRecord, present_config, retune
+from inflight.planning.retuning import Figure, SimulatedRecord, present_config, retune
 from inflight.planning.shadow import settled, shadow_replay
 from inflight.records.schema import RecordError
 from inflight.simulate.fast_forward import TOKEN
@@ -199,6 +200,16 @@ def test_the_interval_of_a_ratio_contains_it_and_shrinks_with_differences_alike(
     mixed = [two if one % 2 else one_ for one, (one_, two) in enumerate(zip(slow, fast, strict=True))]
     low, high = pairs.ratio(mixed, slow, Measure("ttft", 0.5))
     assert 0.4 < low <= pairs.value(mixed, median) / pairs.value(slow, median) <= high < 1.1
+
+
+def test_where_nothing_was_in_time_any_gain_is_decided() -> None:
+    """The ratio to 0 is infinite, and that of 0 to 0 no change."""
+    pairs = PairedRuns([float(one) for one in range(240)], 0.0, 240.0)
+    good = [observed(one, 1.0) for one in range(240)]
+    bad = [replace(one, outcome="failed") for one in good]
+    assert pairs.ratio(good, bad, GOODPUT) == (math.inf, math.inf) and pairs.ratio(bad, bad, GOODPUT) == (1.0, 1.0)
+    figure = Figure("goodput", 0.0, 0.0, 1.0, math.inf, math.inf)
+    assert (figure.change_text, figure.interval_text, figure.error) == ("from 0", "from 0", 0.0)
 
 
 def test_there_is_no_interval_of_a_single_burst() -> None:

@@ -68,16 +68,20 @@ class PairedRuns:
         return float(known[_rank(len(known), measure.share)]) if len(known) else math.nan
 
     def ratio(self, one: Sequence[Observation], other: Sequence[Observation], measure: Measure) -> tuple[float, float]:
-        """Return the 95 % interval of the first run's figure over the second's; from nan to nan where there is none."""
+        """Return the 95 % interval of the first run's figure over the second's.
+
+        It is from nan to nan where there is none, and infinite where the second is 0.
+        """
         if not self.has_interval:
             return math.nan, math.nan
         above, below = (self._drawn(figures_of(run, measure), measure) for run in (one, other))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = above / below
-        known = ratios[np.isfinite(ratios)]
+        ratios[above == below] = 1.0  # of two that are 0, or infinite, too
+        known = np.sort(ratios[~np.isnan(ratios)])
         if len(known) < RESAMPLES // 2:
             return math.nan, math.nan
-        low, high = np.quantile(known, _ENDS)
+        low, high = (known[_rank(len(known), share)] for share in _ENDS)
         return float(low), float(high)
 
     def _drawn(self, values: Values, measure: Measure) -> Values:

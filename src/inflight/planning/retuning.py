@@ -82,6 +82,21 @@ class Figure:
     def change(self) -> float:
         return self.proposed / self.present - 1 if self.present else math.inf if self.proposed else 0.0
 
+    @property
+    def change_text(self) -> str:
+        return _percent(self.change)
+
+    @property
+    def interval_text(self) -> str:
+        """Return the interval of the change; empty where there is none."""
+        ends = dict.fromkeys(_percent(end - 1) for end in (self.low, self.high))  # one, where both are from 0
+        return "" if math.isnan(self.low) else " to ".join(ends)
+
+
+def _percent(share: float) -> str:
+    """Return a change as text; of a figure that was 0 there is no share."""
+    return "-" if math.isnan(share) else "from 0" if math.isinf(share) else f"{share:+.0%}"
+
 
 @dataclass(frozen=True, slots=True)
 class Retuning:
@@ -290,7 +305,9 @@ def _judged(
         first, second = runs[0]
         ends = [pairs.ratio(after, before, measure) for before, after in runs]
         recorded, before, after = (pairs.value(run, measure) for run in (measured, first, second))
-        return Figure(name, recorded, before, after, min(low for low, _ in ends), max(high for _, high in ends))
+        is_known = not any(math.isnan(low) for low, _ in ends)
+        low, high = (min(low for low, _ in ends), max(high for _, high in ends)) if is_known else (math.nan, math.nan)
+        return Figure(name, recorded, before, after, low, high)
 
     goodput = figure("goodput", GOODPUT)
     slo = _nearest(record.slos, pairs, runs[0][0])
