@@ -24,7 +24,6 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import setting
 from inflight.counted import counted
 from inflight.planning.engine_config import configuration
-from inflight.planning.explored import explore
 from inflight.planning.parallel import cores
 from inflight.planning.plan import Infeasible, Plan, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
@@ -33,7 +32,6 @@ from inflight.planning.sizing import Question
 from inflight.planning.slos import check_slos
 from inflight.planning.trial_cache import default_cache
 from inflight.records.json_text import json_text
-from inflight.report.page.explorer import render_explorer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +137,10 @@ def command(
 
 
 def _write_page(answer: Plan | Infeasible, path: Path, fast: bool) -> None:
+    # Imported here: a page takes a tenth of the time of a question that was asked before.
+    from inflight.planning.explored import explore
+    from inflight.report.page.explorer import render_explorer
+
     found = explore(answer, fast=fast, workers=cores(), progress=show, cache=default_cache())
     machine = found.layouts[0].name.partition(",")[0]
     path.write_text(render_explorer(f"Plan: {machine}", found), encoding="utf-8")

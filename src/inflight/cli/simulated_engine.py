@@ -22,7 +22,6 @@ from inflight.config.speculation import OFF, DraftSupport, resolve_speculation
 from inflight.core.options import OptionValues
 from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.core.types.plan import Capacity
-from inflight.execution.kv.offload.disk_rates import measured_rates
 from inflight.planning.device import Device
 from inflight.planning.machine import BLOCK_SIZE
 from inflight.routing.registry import OPTIONS, ROUTERS
@@ -396,6 +395,8 @@ def _measured(folder: Path | None, block_bytes: int) -> tuple[float, float]:
             "A folder's disk takes time to read and to write; give --kv-disk-read-gb-per-s and "
             "--kv-disk-write-gb-per-s, or a folder on it with --kv-cache-dir, where that is measured."
         )
+    from inflight.execution.kv.offload.disk_rates import measured_rates  # it imports the execution of models
+
     try:
         rates = measured_rates(folder, block_bytes)
     except OSError as error:

@@ -200,6 +200,8 @@ class Roofline:
         return self.gpu.flops_per_s(self.weights) * (in_eight_bits if self.gpu.computes(self.weights) else widened)
 
     def _prefill_attention(self, features: Features) -> Cost:
+        if not features.prefill_context:
+            return _NO_PREFILL
         # Attention computes in bf16, whatever the precision of weights and cache. Tiles are computed whole, and
         # filled and emptied, so that each query costs as if it saw some positions more.
         if not features.prefill_context:
@@ -281,6 +283,9 @@ def _overlapped(whole: tuple[Cost, ...], half: tuple[Cost, ...]) -> tuple[Cost, 
         return whole
     exposed = structs.replace(half[-1], seconds=2 * max(0.0, exchange - compute))
     return (*(structs.replace(cost, seconds=2 * cost.seconds) for cost in half[:-1]), exposed)
+
+
+_NO_PREFILL = Cost("prefill attention", 0.0, "bandwidth")
 
 
 def _has_sinks(spec: ModelSpec) -> bool:
