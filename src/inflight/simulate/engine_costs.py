@@ -28,6 +28,7 @@ class EngineCosts:
     request: float
     request_harmony: float = 0.0
     request_latency: float
+    latency_harmony: float = 0.0
     token: float
     kernels: float
     eager_layer: float
@@ -52,7 +53,9 @@ class EngineCosts:
 
     def of_model(self, family: str) -> EngineCosts:
         """Return the costs with those of the model's own template, where the engine has a quicker one."""
-        return replace(self, request=self.request_harmony) if family == HARMONY and self.request_harmony else self
+        if family != HARMONY or not self.request_harmony:
+            return self
+        return replace(self, request=self.request_harmony, request_latency=self.latency_harmony)
 
 
 @functools.cache
