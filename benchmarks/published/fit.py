@@ -226,9 +226,10 @@ def spreads(works: Sequence[Work], parameters: Mapping[Key, float]) -> dict[str,
         for work in works:
             if (one := work.measurement).source == source:
                 mixture = any(layer.mlp.experts for layer in one.spec.layers)
-                found["experts" if mixture else "dense"] += [(source, ratio) for ratio in _ratios(one, left_out)]
+                found["experts" if mixture else "dense"] += [(source, ratio) for ratio in _ratios(work, left_out)]
                 found["unmeasured"].append((source, math.exp(-work.error(_of_all_gpus(parameters)))))
-    return {kind: _ends(ratios) for kind, ratios in found.items()}
+    sources = len({work.measurement.source for work in works})
+    return {kind: _ends(ratios, max(0.0, 0.1 - 0.9 / sources)) for kind, ratios in found.items()}
 
 
 def _of_all_gpus(parameters: Mapping[Key, float]) -> dict[Key, float]:
@@ -238,8 +239,11 @@ def _of_all_gpus(parameters: Mapping[Key, float]) -> dict[Key, float]:
     return {**given, **{key: value for key, value in parameters.items() if key[0] not in ("a100", "h100")}}
 
 
-def _ratios(measurement: Measurement, parameters: Mapping[Key, float]) -> list[float]:
+def _ratios(work: Work, parameters: Mapping[Key, float]) -> list[float]:
     """Return published over predicted times of a run, of each figure that was published."""
+    measurement = work.measurement
+    if not measurement.served:
+        return [math.exp(-work.error(parameters))]
     predicted = simulated(measurement, lambda _: model_of(measurement, parameters))
     found = []
     for figure in FIGURES:
@@ -249,11 +253,10 @@ def _ratios(measurement: Measurement, parameters: Mapping[Key, float]) -> list[f
     return found
 
 
-def _ends(ratios: Sequence[tuple[str, float]]) -> tuple[float, float]:
-    """Return the ends that leave a tenth of the ratios out on either side, all sources with the same weight, and less
-    than a tenth where sources are few (Barber et al., jackknife+, 2021)."""
+def _ends(ratios: Sequence[tuple[str, float]], tail: float) -> tuple[float, float]:
+    """Return the ends that leave this share of the ratios out on either side, all sources with the same weight. It is
+    less than a tenth where sources are few: their own quantile varies (Barber et al., jackknife+, 2021)."""
     of_source = Counter(source for source, _ in ratios)
-    tail = max(0.0, 0.1 - 0.9 / len(of_source))
     weighted = sorted((ratio, 1 / of_source[source] / len(of_source)) for source, ratio in ratios)
     ends = []
     for ordered in (weighted, weighted[::-1]):

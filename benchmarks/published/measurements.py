@@ -8,6 +8,7 @@ believed stays in the file with its `doubt`, and counts in neither half.
 from __future__ import annotations
 
 import hashlib
+import random
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property
@@ -139,9 +140,10 @@ class Measurement:
 
     @property
     def _warm_up(self) -> list[tuple[int, int]]:
-        """The first request of each stream, with the rest of an answer: the streams end one after the other."""
+        """The first request of each stream, with the rest of an answer, drawn evenly: the streams end at any time."""
+        draws = random.Random(0)
         streams = self.concurrency if self.steady else 0
-        return [(self.prompt, max(1, round(self.output * (one + 1) / streams))) for one in range(streams)]
+        return [(self.prompt, draws.randint(1, self.output)) for _ in range(streams)]
 
 
 def read_measurements(path: Path = FILE) -> list[Measurement]:
