@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.published.comparison import errors_of, groups, summary
+from benchmarks.published.fit import interval
 from benchmarks.published.lengths import lengths_of
 from benchmarks.published.measurements import Figures, Measurement, read_measurements
 from benchmarks.published.prediction import Prediction, predict, simulated, step_model
@@ -85,6 +86,15 @@ def test_groups_have_the_errors_of_each_engine_gpu_and_kind_of_model() -> None:
     table = groups([one], {one.name: predicted})
     for name in ("engine vllm async", "GPU h100", "model dense, bf16"):
         assert f"| {name} | held out | 1 | 20% | 20% |  |  | 100% |" in table
+
+
+def test_an_interval_leaves_out_tails_in_which_each_source_counts_alike() -> None:
+    many = [("large", 1 + number / 100) for number in range(100)]
+    few = [("small", 0.5), ("small", 3.0)]
+    assert interval(many, 0.1) == pytest.approx((1.1, 1.89), abs=0.02)
+    assert interval(many + few, 0.1) == (0.5, 3.0), "two runs of a source weigh as much as a hundred of another"
+    assert interval(many + few, 0.3) == pytest.approx((1.1, 1.89), abs=0.02)
+    assert interval(many, 0.0) == pytest.approx((1.0, 1.99))
 
 
 def test_errors_are_of_runs_that_have_the_figure() -> None:

@@ -14,23 +14,25 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks.published.comparison import details, groups, summary
-from benchmarks.published.measurements import Measurement, read_measurements
-from benchmarks.published.prediction import Prediction, predict
+from benchmarks.published.measurements import Figures, Measurement, read_measurements
+from benchmarks.published.prediction import Prediction, simulated, with_interval
 from benchmarks.published.rival import ask_rival, read_rival
 from benchmarks.results import write_section
 
 
 def predicted(measurements: Sequence[Measurement], seconds: float, processes: int = 1) -> dict[str, Prediction]:
     """Return the predictions by name, of the runs with the fewest output tokens first, as far as the time goes."""
-    until, found = time.monotonic() + seconds, dict[str, Prediction]()
+    until, found = time.monotonic() + seconds, dict[str, Figures]()
     ordered = sorted(measurements, key=lambda one: (bool(one.doubt), one.requests * one.output))
     with ProcessPoolExecutor(processes) as pool:
         for first in range(0, len(ordered), processes):
             if time.monotonic() > until:
                 break
             some = ordered[first : first + processes]
-            found.update(zip((one.name for one in some), pool.map(predict, some), strict=True))
-    return found
+            for one, figures in zip(some, pool.map(simulated, some), strict=True):
+                found[one.name] = figures
+                print(f"{len(found)} of {len(ordered)}: {one.name}: {figures}", flush=True)
+    return {one.name: with_interval(one, found[one.name]) for one in ordered if one.name in found}
 
 
 def main() -> None:

@@ -217,7 +217,7 @@ def spreads(works: Sequence[Work], parameters: Mapping[Key, float]) -> dict[str,
     """Return by kind of model between which factors published times lie beside predicted ones in four of five runs.
 
     Times are those of all three figures. Each source is predicted from a fit without it; as "unmeasured", from the
-    figures of GPUs of which nothing is known.
+    figures of GPUs of which nothing is known, and no interval is wider than that.
     """
     found: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for source in sorted({work.measurement.source for work in works}):
@@ -229,7 +229,9 @@ def spreads(works: Sequence[Work], parameters: Mapping[Key, float]) -> dict[str,
                 found["experts" if mixture else "dense"] += [(source, ratio) for ratio in _ratios(work, left_out)]
                 found["unmeasured"].append((source, math.exp(-work.error(_of_all_gpus(parameters)))))
     sources = len({work.measurement.source for work in works})
-    return {kind: _ends(ratios, max(0.0, 0.1 - 0.9 / sources)) for kind, ratios in found.items()}
+    ends = {kind: interval(ratios, max(0.0, 0.1 - 0.9 / sources)) for kind, ratios in found.items()}
+    lows, highs = zip(*ends.values(), strict=True)
+    return {**ends, "unmeasured": (min(lows), max(highs))}
 
 
 def _of_all_gpus(parameters: Mapping[Key, float]) -> dict[Key, float]:
@@ -253,7 +255,7 @@ def _ratios(work: Work, parameters: Mapping[Key, float]) -> list[float]:
     return found
 
 
-def _ends(ratios: Sequence[tuple[str, float]], tail: float) -> tuple[float, float]:
+def interval(ratios: Sequence[tuple[str, float]], tail: float) -> tuple[float, float]:
     """Return the ends that leave this share of the ratios out on either side, all sources with the same weight. It is
     less than a tenth where sources are few: their own quantile varies (Barber et al., jackknife+, 2021)."""
     of_source = Counter(source for source, _ in ratios)

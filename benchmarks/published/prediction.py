@@ -39,9 +39,13 @@ class Prediction:
 
 
 def predict(measurement: Measurement) -> Prediction:
-    """Predict a run. Its times are sums of steps, so that the ends follow from the spread alone; what the front end
-    takes does not vary with it, and is little."""
-    figures = simulated(measurement)
+    """Predict a run."""
+    return with_interval(measurement, simulated(measurement))
+
+
+def with_interval(measurement: Measurement, figures: Figures) -> Prediction:
+    """Return the prediction of a run from its figures. Its times are sums of steps, so that the ends follow from the
+    spread alone; what the front end takes does not vary with it, and is little."""
     with_experts = any(layer.mlp.experts for layer in measurement.spec.layers)
     slow, fast = (spread(measurement.gpu.name, with_experts, case) for case in ("low", "high"))
     return Prediction(figures, _scaled(figures, slow), _scaled(figures, fast))
