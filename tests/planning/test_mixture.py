@@ -50,8 +50,22 @@ def test_turns_are_requests_and_conversations_are_open_by_littles_law() -> None:
     assert mixed.rate == pytest.approx(10.0)
     assert mixed.session_seconds(1.0) == pytest.approx(4 * 2.0 + 5 * 1.0)
     assert mixed.sessions_at(10.0, 1.0) == pytest.approx(2.0 * 13.0)
-    assert mixed.settling(10.0, 10.0) > mixed.sessions_at(10.0, 1.0)
-    assert Mixed.of([CHAT], Poisson(2.0)).settling(2.0, 10.0) == 0
+    assert mixed.settling(10.0, 10.0, 1.0) > mixed.settling(10.0, 10.0, 0.1) > 10.0
+    assert Mixed.of([CHAT], Poisson(2.0)).settling(2.0, 10.0, 1.0) == 0
+
+
+def test_a_run_begins_with_open_conversations_at_turns_of_chance() -> None:
+    mixed = Mixed.of([AGENT], Constant(2.0))
+    entries = mixed.started(1.0).workload(10.0, 300, 0).entries
+    firsts = [one for one in entries if one.after is None]
+    opened = [one for one in firsts if one.arrival < 13.0 / 5]
+    assert len(opened) == pytest.approx(26 + 5, abs=2)  # by Little's law, and those that begin meanwhile
+    assert len({one.prompt_tokens for one in opened}) > 3
+    for index, one in enumerate(entries):
+        assert one.after is None or (one.after == index - 1 and one.session == entries[index - 1].session)
+    assert mixed.started(1.0).workload(10.0, 300, 0).until == pytest.approx(30.0)
+    chat = Mixed.of([CHAT], Poisson(2.0))
+    assert chat.started(1.0) is chat
 
 
 @pytest.mark.parametrize("rate", [0.5, 3.0])

@@ -7,6 +7,7 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Self
 
 from inflight.metrics.observation import Targets
 from inflight.planning.mixture import Mixed
@@ -50,7 +51,11 @@ class Drawn:
         """Return the share of a class in the requests; all are of one."""
         return 1.0
 
-    def settling(self, rate: float, residents: float) -> float:
+    def started(self, e2e: float) -> Self:
+        """Return the demand whose workloads begin with the conversations that are open; there are none."""
+        return self
+
+    def settling(self, rate: float, residents: float, cold: float) -> float:
         """Return the requests after which contexts grow no further."""
         return 0.0
 
@@ -131,7 +136,11 @@ class Traced:
         entries = self.trace.entries
         return sum(one.traffic == name for one in entries) / len(entries) if name else 1.0
 
-    def settling(self, rate: float, residents: float) -> float:
+    def started(self, e2e: float) -> Self:
+        """Return the demand whose workloads begin with the conversations that are open; there are none."""
+        return self
+
+    def settling(self, rate: float, residents: float, cold: float) -> float:
         """Return the requests after which contexts grow no further: turns come when they were recorded."""
         return 0.0
 

@@ -18,7 +18,7 @@ from inflight.workload.workload import Entry, Workload, WorkloadError
 SAMPLE = 2000  # conversations that means are taken from
 SAMPLE_TOKENS = 2e7  # of the prompts that figures are taken from: content ids of long conversations are many
 MIN_SAMPLE = 300  # requests
-SETTLED = 1.5  # mean durations of a conversation after which as many end as begin
+SETTLED = 1.5  # times between two turns, and to compute the open conversations, after which a run is as it will be
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Mixed:
     rate: requests/s of all classes and replicas together. classes: with shares of the conversations; own arrivals
     become shares (`of`). gap_variation: of the gaps between conversations, squared CV; 0: they are regular. sessions:
     conversations that are open at once, where these are asked for; the rate follows from how long they take. longest,
-    stretch, prompt_stretch: as of `Drawn`; a conversation ends before a turn that would be longer.
+    stretch, prompt_stretch: as of `Drawn`; a conversation ends before a turn that would be longer. e2e: seconds of an
+    answer, where workloads begin with open conversations; None: with none.
     """
 
     classes: tuple[TrafficClass, ...]
@@ -38,6 +39,7 @@ class Mixed:
     longest: int = LONGEST
     stretch: float = 1.0
     prompt_stretch: float = 1.0
+    e2e: float | None = None
 
     @classmethod
     def of(cls, classes: Sequence[TrafficClass], arriving: Arrivals | None, longest: int = LONGEST) -> Mixed:
@@ -111,22 +113,60 @@ class Mixed:
             return self
         return replace(self, rate=self.sessions * self.mean_turns / max(1e-9, self.session_seconds(e2e)))
 
-    def settling(self, rate: float, residents: float) -> float:
-        """Return the requests after which contexts grow no further. residents: in flight at once."""
+    def started(self, e2e: float) -> Mixed:
+        """Return the demand whose workloads begin with the conversations that are open then. e2e: seconds of an
+        answer."""
+        return self if self.mean_turns <= 1 else replace(self, e2e=e2e)
+
+    def settling(self, rate: float, residents: float, cold: float) -> float:
+        """Return the requests after which as many are in flight as there will be: conversations that are open at the
+        beginning have nothing cached.
+
+        Args:
+            rate: Requests/s of one engine.
+            residents: Requests in flight there at once.
+            cold: Seconds in which it computes a whole prompt.
+        """
         if self.mean_turns <= 1.0:
             return 0.0
-        return SETTLED * rate * self.session_seconds(residents / rate)
+        e2e = residents / rate
+        cycles = SETTLED * self.session_seconds(e2e) / self.mean_turns
+        return rate * (cycles + SETTLED * self.sessions_at(rate, e2e) * cold)
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
         """Draw requests for one replica; raise WorkloadError where conversations are longer than the model takes."""
         begun = rate / self.mean_turns
         coming = arrivals(begun, self.gap_variation) if self.gap_variation else Constant(begun)
+        if self.e2e is not None:
+            return self._started_workload(rate, requests, seed, coming, self.e2e)
         classes = [self._scaled(one) for one in self.classes]
         made = synthesize(classes, arrivals=coming, requests=requests, seed=seed)
         entries, notes = _within(made.entries, self.longest)
         times = at_rate([one.arrival for one in entries], rate)
         moved = [replace(one, arrival=at) for one, at in zip(entries, times, strict=True)]
         return with_max_tokens(moved, made.name, notes)
+
+    def _started_workload(self, rate: float, requests: int, seed: int, coming: Arrivals, e2e: float) -> Workload:
+        """Draw a workload of so many requests, which begins with the conversations that are open, each at a turn of
+        chance, within the time between two turns; nothing is sent after its last one begins."""
+        seconds = requests / rate
+        number, cycle = max(1, round(self.sessions_at(rate, e2e))), self.session_seconds(e2e) / self.mean_turns
+        begun = math.ceil(rate / self.mean_turns * seconds)
+        drawn = math.ceil(1.2 * (number + begun) * self.mean_turns) + requests
+        classes = [self._scaled(one) for one in self.classes]
+        made = synthesize(classes, arrivals=Constant(1.0), requests=drawn, seed=seed)
+        entries, notes = _within(made.entries, self.longest)
+        conversations = _conversations(entries)
+        chance, times = Random(f"{seed}/open"), coming.times(Random(f"{seed}/begun"))
+        taken = []
+        for turns in conversations[:number]:
+            taken.append((chance.uniform(0, cycle), turns[chance.randrange(len(turns)) :]))
+        taken += [(next(times), turns) for turns in conversations[number : number + begun]]
+        found: list[Entry] = []
+        for at, turns in sorted(taken, key=lambda one: one[0]):
+            first = len(found)
+            found += [one.moved(at, first + turn - 1 if turn else None) for turn, one in enumerate(turns)]
+        return replace(with_max_tokens(found, made.name, notes), until=seconds)
 
     def _scaled(self, one: TrafficClass) -> TrafficClass:
         if self.stretch == self.prompt_stretch == 1:
@@ -180,6 +220,16 @@ def steady_rate(coming: Arrivals) -> tuple[float, float]:
                 f"--arrivals {other} is no steady random process, which sizing needs; give --rate, or --arrivals "
                 "poisson:R, gamma:R:BURSTINESS or constant:R."
             )
+
+
+def _conversations(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Return the turns of each conversation, in the order in which they begin."""
+    found: list[list[Entry]] = []
+    for one in entries:
+        if one.after is None:
+            found.append([])
+        found[-1].append(one)
+    return found
 
 
 def _within(entries: Sequence[Entry], longest: int) -> tuple[list[Entry], tuple[str, ...]]:

@@ -36,7 +36,8 @@ from inflight.workload.workload import Workload
 
 ROUTER = "least-loaded"
 SHARES = (0.5, 0.95, 0.99)
-MAX_WAIT = 0.15  # of the run, in the median of a class: beyond, its queue grows without end
+MAX_WAIT = 0.3  # of the run, in the median of a class: beyond, its queue grows without end
+JUDGED = 0.6  # of the run, in which a class's queue must not grow: what comes later is served when arrivals end
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,11 @@ class Meter:
         self.peak_rows = max(self.peak_rows, features.rows)
         self._prompts += features.tokens - features.samples
         self._steps.append((self._prompts, features.rows, *self._asked[features]))
+
+    @property
+    def prompts(self) -> float:
+        """Return the tokens of prompts that were computed."""
+        return self._prompts
 
     def spent(self, begin: float, end: float) -> Spent:
         """Return the time of steps between two shares of the run's prompt tokens; the steps after its last prompt, in
@@ -289,20 +295,27 @@ def trial_of(
 ) -> Trial:
     """Measure a run. meter: the step model that it was simulated with. workload: that it ran, where later turns come
     after their conversation began; None: the times of requests are known. Others: as of `try_out`."""
+    until = None if workload is None else workload.until
+    observations = [one for one in run.observations if until is None or one.sent is not None]
     entries = () if workload is None else workload.entries
-    times = [one.arrival for one in entries] or [one.intended for one in run.observations]
-    span = max(max(times) - min(times), 1e-9)
+    times = [one.arrival for one in entries] or [one.intended for one in observations]
+    span = until or max(max(times) - min(times), 1e-9)
     settles = any(entry.after is not None for entry in entries)
-    summary, read = read_off(run.observations, measured, span, settles)
+    summary, read = read_off(observations, measured, span, settles)
+    rate, steps_from = (len(times) - 1) / span, measured[0]
+    if until is not None:  # open conversations send as their answers come, and are computed whole at the beginning
+        rate = len(read) / ((measured[1] - measured[0]) * span)
+        cold = sum(one.prompt_tokens for one in entries if one.after is None and one.arrival < measured[0] * span)
+        steps_from = min(0.9, cold / max(1.0, meter.prompts))
     busy_seconds = max(1e-12, math.fsum(one.busy for one in run.replicas))
     pools = (part for part in (run.replicas[: run.first], run.replicas[run.first :]) if part)
     return Trial(
-        rate=(len(times) - 1) / span / topology.engines,
+        rate=rate / topology.engines,
         replicas=topology.engines,
         summary=summary,
         values={slo: slo.value(read) for slo in slos},
         percentiles={name: percentiles(read, name, SHARES) for name in METRICS},
-        spent=meter.spent(*measured),
+        spent=meter.spent(steps_from, measured[1]),
         preemptions=run.preemptions,
         outside={sentence: steps / max(1, run.steps) for sentence, steps in run.extrapolated.items()},
         busy_tokens_per_s=sum(one.output_tokens for one in run.observations) / busy_seconds,
@@ -311,7 +324,7 @@ def trial_of(
         busy=tuple(min(1.0, math.fsum(one.busy for one in part) / span / len(part)) for part in pools),
         offered_by=Counter(one.traffic for one in read if one.traffic),
         by_class=_by_class(read),
-        behind=_behind(run.observations, span),
+        behind=_behind(observations, span),
         peak_rows=meter.peak_rows,
     )
 
@@ -357,13 +370,18 @@ def _by_class(read: Sequence[Observation]) -> dict[str, dict[str, tuple[float, .
 
 
 def _behind(observations: Sequence[Observation], span: float) -> str:
-    """Return the class whose requests wait for a large part of the run, as a low lane does where others take all; its
-    later requests wait less, since arrivals end. Empty where there is none."""
-    waits: dict[str, list[float]] = defaultdict(list)
+    """Return the class whose queue grows, as a low lane's does where others take all; empty where there is none. It is
+    judged before arrivals end, since its later requests wait less."""
+    by_class: dict[str, list[Observation]] = defaultdict(list)
     for one in observations:
-        waits[one.traffic].append(math.inf if one.response is None else one.response)
-    behind = (name for name, values in waits.items() if statistics.median(values) > MAX_WAIT * span)
-    return next(behind, "") if len(waits) > 1 else ""
+        by_class[one.traffic].append(one)
+    first = min(one.intended for one in observations)
+    for name, ones in by_class.items() if len(by_class) > 1 else ():
+        waits = [math.inf if one.response is None else one.response for one in ones]
+        trend = ttft_trend(ones, Window(first, first + JUDGED * span))
+        if statistics.median(waits) > MAX_WAIT * span or (trend is not None and trend.growing):
+            return name
+    return ""
 
 
 def measure_on(

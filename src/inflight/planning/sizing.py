@@ -203,9 +203,10 @@ class TrialRunner:
         run, seed = self._length(candidate, rate, topology, residents, reads, decides), self.question.seed + seed
         config = config or candidate.config
         asked, measured, slos = (rate * topology.engines, run.requests, seed), (run.begin, run.end), self.question.slos
+        e2e = residents / rate
 
         def trial() -> Trial:
-            offered = demand.workload(*asked)
+            offered = demand.started(e2e).workload(*asked)
             # Where no prompt shares a prefix, no lookup is faster.
             shares = topology.pools is not None or any(entry.prefix for entry in offered.entries)
             own = config if shares else replace(config, enable_prefix_caching=False)
@@ -214,7 +215,7 @@ class TrialRunner:
         if self._cache is None or config.has_plugins:  # whose code the cache does not know
             return trial()
         machine = replace(candidate.machine, cases=(), price_per_hour=None)
-        inputs = (machine, config.without_reasons(), digest, asked, model, topology, measured)
+        inputs = (machine, config.without_reasons(), digest, asked, e2e, model, topology, measured)
         return self._cache.get_or_run(inputs, slos, trial)
 
     def _figures(self, demand: Demand) -> tuple[Traffic, bytes]:
@@ -242,7 +243,9 @@ class TrialRunner:
             steps = MAX_DECODE_STEPS * max(1.0, residents) / self.traffic.output_mean
             affordable = max(MIN_READ, math.floor(steps))
         fewest, most = min(fewest, affordable), min(most, 3 * affordable)
-        settling = self.question.demand.settling(rate * engines, engines * residents)
+        demand, budget = self.question.demand, candidate.config.max_num_batched_tokens
+        cold = prompt_seconds(candidate.machine.model, self.traffic.input_mean, budget)
+        settling = engines * demand.settling(rate, residents, cold)
         if rate < 0.2 * candidate.guess and not settling:
             return Length(fewest)  # hardly two requests meet; the run is long enough by itself
         enough = max(fewest, reads * min(sizes.usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean))))
