@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from msgspec import Struct
-
 from inflight.metrics.confidence import min_samples
-from inflight.metrics.slo import METRICS, SHARE, Slo
+from inflight.metrics.slo import METRICS, Slo
 from inflight.planning import outlook, sizing
-from inflight.planning.autoscaling import Autoscaling, autoscaled, start_seconds
+from inflight.planning.autoscaling import Autoscaling
 from inflight.planning.bottleneck import Bottleneck, bottleneck
+from inflight.planning.costs import Cost, autoscaling_of, cost_of, spot_of
 from inflight.planning.demand import traffic_of
 from inflight.planning.energy import Energy, energy_of
 from inflight.planning.engine_config import EngineConfig
@@ -30,7 +29,7 @@ from inflight.planning.sensitivity import Measurement
 from inflight.planning.separation import SeparateClass
 from inflight.planning.simulation import ROUTER, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner
-from inflight.planning.spot import Spot, on_spot
+from inflight.planning.spot import Spot
 from inflight.planning.stages import Progress, Stages, quiet
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_cache import TrialCache
@@ -40,26 +39,6 @@ CLOSE = 1.1  # times as cheap that another machine must be to be preferred to th
 HARDER = 4  # times that replicas are added for a harder seed
 SEARCH = 5.0  # usual trials of a search
 PLANNED = "the planned load"
-PATIENCE = 10.0  # seconds that a request may wait where no SLO says it
-
-
-class Cost(
-    Struct,
-    frozen=True,
-    rename={
-        "per_million_output": "per_million_output_tokens",
-        "mean_per_million_output": "mean_per_million_output_tokens",
-    },
-):
-    """US dollars of all replicas together. per_million_output, per_million_tokens (prompts and answers): at the planned
-    rate. mean_per_…: at the demand's mean rate, which is lower where the planned one is that of the busiest minutes:
-    idle machines cost as much."""
-
-    per_hour: float
-    per_million_output: float
-    per_million_tokens: float
-    mean_per_million_output: float
-    mean_per_million_tokens: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,10 +294,10 @@ def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fa
         bottleneck=bottleneck(best, trial, traffic),
         others=others,
         warnings=warnings(question, traffic, best, trial, replicas),
-        cost=_cost(best, replicas, question, traffic),
+        cost=cost_of(best, replicas, question, traffic),
         router=runner.topology(replicas).router,
-        autoscaling=_autoscaling(question, best, replicas),
-        spot=_spot(question, best, replicas, trial),
+        autoscaling=autoscaling_of(question, best, replicas),
+        spot=spot_of(question, best, replicas, trial),
     )
 
 
@@ -377,31 +356,6 @@ def _plan_replicas(
     return question, replace(one, pooled=min(one.pooled, replicas)), replicas, trial
 
 
-def _autoscaling(question: Question, best: Candidate, replicas: int) -> Autoscaling | None:
-    machine, fleet = best.machine, question.fleet
-    if fleet.profile is None or question.gpus is not None:
-        return None
-    start = start_seconds(machine) if fleet.start_seconds is None else fleet.start_seconds
-    patience = sizing.max_ttft(question.slos) or PATIENCE
-    rate = question.demand.rate / replicas
-    return autoscaled(fleet.profile, rate, replicas, patience, _allowed(question), start, machine.price_per_hour)
-
-
-def _spot(question: Question, best: Candidate, replicas: int, trial: Trial) -> Spot | None:
-    machine, fleet = best.machine, question.fleet
-    if fleet.spot_loss is None:
-        return None
-    start = start_seconds(machine) if fleet.start_seconds is None else fleet.start_seconds
-    price = None if fleet.spot_price is None else fleet.spot_price * machine.gpus
-    seconds = trial.summary.e2e.mean or 0.0
-    return on_spot(replicas, fleet.spot_loss, start, _allowed(question), seconds, machine.price_per_hour, price)
-
-
-def _allowed(question: Question) -> float:
-    """Return the share that the SLOs allow to miss them; that of p99 where there are none."""
-    return 1 - max((slo.of_requests for slo in question.slos), default=SHARE)
-
-
 def _spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]]:
     """Return the least and the greatest of each percentile of each latency."""
     return {
@@ -410,16 +364,6 @@ def _spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]
         )
         for name in METRICS
     }
-
-
-def _cost(best: Candidate, replicas: int, question: Question, traffic: Traffic) -> Cost | None:
-    price = best.machine.price_per_hour
-    if price is None:
-        return None
-    output, both = traffic.output_mean, traffic.output_mean + traffic.input_mean
-    pairs = [(rate, tokens) for rate in (question.demand.rate, question.demand.mean_rate) for tokens in (output, both)]
-    per_hour = price * replicas
-    return Cost(per_hour, *(per_hour / (rate * tokens * 3600) * 1e6 for rate, tokens in pairs))
 
 
 def as_text(answer: Plan | Infeasible) -> str:

@@ -1,0 +1,68 @@
+"""Costs of a plan: of its replicas all the time, of a fleet that follows the load, and of spot machines."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from inflight.metrics.slo import SHARE
+from inflight.planning.autoscaling import Autoscaling, autoscaled, start_seconds
+from inflight.planning.simulation import Trial
+from inflight.planning.sizing import Candidate, Question, max_ttft
+from inflight.planning.spot import Spot, on_spot
+from inflight.planning.traffic import Traffic
+
+PATIENCE = 10.0  # seconds that a request may wait where no SLO says it
+
+
+class Cost(
+    Struct,
+    frozen=True,
+    rename={
+        "per_million_output": "per_million_output_tokens",
+        "mean_per_million_output": "mean_per_million_output_tokens",
+    },
+):
+    """US dollars of all replicas together. per_million_output, per_million_tokens (prompts and answers): at the planned
+    rate. mean_per_…: at the demand's mean rate, which is lower where the planned one is that of the busiest minutes:
+    idle machines cost as much."""
+
+    per_hour: float
+    per_million_output: float
+    per_million_tokens: float
+    mean_per_million_output: float
+    mean_per_million_tokens: float
+
+
+def cost_of(best: Candidate, replicas: int, question: Question, traffic: Traffic) -> Cost | None:
+    price = best.machine.price_per_hour
+    if price is None:
+        return None
+    output, both = traffic.output_mean, traffic.output_mean + traffic.input_mean
+    pairs = [(rate, tokens) for rate in (question.demand.rate, question.demand.mean_rate) for tokens in (output, both)]
+    per_hour = price * replicas
+    return Cost(per_hour, *(per_hour / (rate * tokens * 3600) * 1e6 for rate, tokens in pairs))
+
+
+def autoscaling_of(question: Question, best: Candidate, replicas: int) -> Autoscaling | None:
+    machine, fleet = best.machine, question.fleet
+    if fleet.profile is None or question.gpus is not None:
+        return None
+    start = start_seconds(machine) if fleet.start_seconds is None else fleet.start_seconds
+    patience = max_ttft(question.slos) or PATIENCE
+    rate = question.demand.rate / replicas
+    return autoscaled(fleet.profile, rate, replicas, patience, _allowed(question), start, machine.price_per_hour)
+
+
+def spot_of(question: Question, best: Candidate, replicas: int, trial: Trial) -> Spot | None:
+    machine, fleet = best.machine, question.fleet
+    if fleet.spot_loss is None:
+        return None
+    start = start_seconds(machine) if fleet.start_seconds is None else fleet.start_seconds
+    price = None if fleet.spot_price is None else fleet.spot_price * machine.gpus
+    seconds = trial.summary.e2e.mean or 0.0
+    return on_spot(replicas, fleet.spot_loss, start, _allowed(question), seconds, machine.price_per_hour, price)
+
+
+def _allowed(question: Question) -> float:
+    """Return the share that the SLOs allow to miss them; that of p99 where there are none."""
+    return 1 - max((slo.of_requests for slo in question.slos), default=SHARE)
