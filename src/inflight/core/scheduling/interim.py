@@ -14,7 +14,6 @@ what that one has published is not computed yet.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from msgspec import structs
 
@@ -84,7 +83,7 @@ class InterimSteps:
         if self._longest is None:
             return None
         budget = min(self._left, MAX_TOKENS)
-        step = Step(number, replace(self._shape, token_budget=budget, whole_prompts=False), self._state)
+        step = Step(number, structs.replace(self._shape, token_budget=budget, whole_prompts=False), self._state)
         memory, running = self._state.memory, self._state.running
         memory.hide_blocks(self._unwritten(within))
         try:
