@@ -290,8 +290,8 @@ def test_weights_that_are_published_narrower_than_reckoned_are_told(
             "lower --max-num-seqs",
         ),
         ((*LLAMA[1:-1], "3"), "64 query heads, which 3 GPUs cannot share"),
-        ((*LLAMA[1:-1], "0"), "64 query heads, which 0 GPUs cannot share"),
-        ((*LLAMA[1:], "--decode-tensor-parallel", "16"), "--decode-tensor-parallel is 16, but a node has 8"),
+        ((*LLAMA[1:-1], "0"), "--tensor-parallel is 0; give at least 1"),
+        ((*LLAMA[1:], "--decode-tensor-parallel", "16"), "but NVLink joins 8 of a100-80"),
         ((*LLAMA[1:], "--noise"), "with --hardware nothing was measured"),
         (
             (*LLAMA[1:], "--decode-hardware", "h100", "--decode-tensor-parallel", "4"),
