@@ -297,6 +297,7 @@ def test_texts_of_a_model_without_answers_are_sized(plan) -> None:  # type: igno
     assert "output tokens" not in told.out
     refused = plan(*given, "--output-tokens", 20)
     assert "answers with vectors, which have no tokens" in refused.sentence()
+    assert "between tokens, and vectors have none" in plan(*given, "--slo", "tpot=20").sentence()
 
 
 def test_a_model_that_answers_is_sized_for_vectors_where_there_are_no_answers(plan) -> None:  # type: ignore[no-untyped-def]

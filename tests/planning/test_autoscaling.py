@@ -59,7 +59,7 @@ def test_starting_replicas_are_paid_for() -> None:
 def test_profiles_have_the_requests_that_there_are() -> None:
     trace = workload(*((float(time), 10, 10) for time in range(100)))
     found = profile_of_trace(trace, 2.0)
-    assert sum(found.rates) * 10 == pytest.approx(200)
+    assert sum(found.rates) * 10 == pytest.approx(200) and found.rates[:6] == (2.0,) * 6
     day = daily_profile(10.0, 30.0, 24)
     assert day.mean == pytest.approx(20.0) and day.hours == pytest.approx(24)
     assert min(day.rates) == pytest.approx(10.0, abs=0.01) and day.rates[0] < day.rates[len(day.rates) // 2]
@@ -98,3 +98,10 @@ def test_a_plan_has_both_where_they_are_asked_for() -> None:
     assert "Autoscaled over the 24 h" in text and "On spot machines" in text
     without = plan(replace(question, fleet=FleetQuestion()), fast=True)
     assert isinstance(without, Plan) and without.autoscaling is None and without.spot is None
+
+
+def test_bursts_that_replicas_bear_are_not_late() -> None:
+    profile = LoadProfile((20.0, 20.0, 20.0, 26.0) * 90)
+    bearing = autoscaled(profile, 10.0, 2, 1.0, 0.01, 60.0, 2.0, saturated=14.0)
+    assert bearing.late == 0 and bearing.spare == 0
+    assert autoscaled(profile, 10.0, 2, 1.0, 0.01, 60.0, 2.0).late_without_spare > 0

@@ -96,6 +96,8 @@ def command(
     for path in (output.write_config, output.html):
         check_writable(path, reads=[asked.trace, machine.step_model, machine.hardware_file])
     is_pooled = asked.output_tokens == "0" or answers_with_vectors(machine)
+    if is_pooled and (between := next((slo for slo in slos if slo.paces), None)) is not None:
+        raise click.UsageError(f"--slo has {between}, which is between tokens, and vectors have none; leave it out.")
     demand = demand_of(asked, longest_of(machine, is_pooled), is_pooled=is_pooled)
     tried = drafts.asked_about(asked.seed)
     _check_fast(layouts, depth, tried)

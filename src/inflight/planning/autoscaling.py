@@ -1,8 +1,8 @@
 """Autoscaling over a varying load: replicas over time with their start-up, what they cost, and the requests that come
 before there are enough.
 
-A fluid model in steps of ten seconds: each replica serves the rate at which the SLOs are met, what is beyond waits, and
-a request is late where it waits longer than the SLO on TTFT. How many replicas are wanted follows from the rate of the
+A fluid model in steps of ten seconds: what is beyond the rate at which replicas are saturated waits, and a request is
+late where it waits longer than the SLO on TTFT. How many replicas are wanted follows from the rate of the
 last minute and from what waits; one more takes requests after its start-up, and one less is wanted for as long as the
 real rule asks (`routing.autoscaling`). The busiest fleet is the planned one, with the spare replicas.
 """
@@ -43,13 +43,15 @@ class LoadProfile:
 
 
 def profile_of_trace(trace: Workload, factor: float) -> LoadProfile:
-    """Return the load of a trace, each request counted `factor` times."""
+    """Return the load of a trace by the minute, each request counted `factor` times; what varies faster is in the rate
+    that a replica is found to serve."""
     times = [entry.arrival for entry in trace.entries]
     first = min(times)
-    counts = [0] * (1 + math.floor((max(times) - first) / STEP))
+    counts = [0] * max(1, math.ceil((max(times) - first) / SEEN))
     for time in times:
-        counts[math.floor((time - first) / STEP)] += 1
-    return LoadProfile(tuple(factor * count / STEP for count in counts))
+        counts[min(len(counts) - 1, math.floor((time - first) / SEEN))] += 1
+    steps = round(SEEN / STEP)
+    return LoadProfile(tuple(factor * count / SEEN for count in counts for _ in range(steps)))
 
 
 def daily_profile(low: float, high: float, hours: float) -> LoadProfile:
@@ -91,19 +93,23 @@ def autoscaled(
     allowed: float,
     start: float,
     price: float | None,
+    *,
+    saturated: float | None = None,
 ) -> Autoscaling:
     """Return the deployment with the fewest spare replicas with which few enough requests are late.
 
     Args:
         profile: The load over time.
-        rate: Requests/s of one replica.
+        rate: Requests/s that one replica is to get.
         replicas: That are planned for the peak.
         patience: Seconds that a request may wait.
         allowed: Share of the requests that may be late.
         start: Seconds until a new replica takes requests.
         price: Of a replica, in $ per hour.
+        saturated: Requests/s beyond which a replica's queue grows; None: rate.
     """
-    runs = [_Fluid(profile, rate, replicas, spare, patience, start).run() for spare in range(MAX_SPARE + 1)]
+    most = max(rate, saturated or rate)
+    runs = [_Fluid(profile, rate, most, replicas, spare, patience, start).run() for spare in range(MAX_SPARE + 1)]
     best = next((one for one in runs if one.late <= allowed), min(runs, key=lambda one: one.late))
     mean = best.replica_seconds / (len(profile.rates) * STEP)
     return Autoscaling(
@@ -133,8 +139,18 @@ class _FluidRun:
 class _Fluid:
     """One run of the fluid model."""
 
-    def __init__(self, profile: LoadProfile, rate: float, replicas: int, spare: int, patience: float, start: float):
+    def __init__(
+        self,
+        profile: LoadProfile,
+        rate: float,
+        saturated: float,
+        replicas: int,
+        spare: int,
+        patience: float,
+        start: float,
+    ):
         self._rates, self._rate, self._spare, self._patience = profile.rates, rate, spare, patience
+        self._saturated = saturated
         self._most, self._start_steps = replicas + spare, max(1, math.ceil(start / STEP))
         self._serving = self._wanted(self._rates[:1])
         self._starting: deque[tuple[int, int]] = deque()  # (step from which they serve, replicas)
@@ -146,7 +162,7 @@ class _Fluid:
         for step, rate in enumerate(self._rates):
             while self._starting and self._starting[0][0] <= step:
                 self._serving += self._starting.popleft()[1]
-            capacity = self._serving * self._rate
+            capacity = self._serving * self._saturated
             backlog = max(0.0, backlog + (rate - capacity) * STEP)
             offered += rate
             late += rate if backlog > capacity * self._patience else 0.0

@@ -7,7 +7,7 @@ from msgspec import Struct
 from inflight.metrics.slo import SHARE
 from inflight.planning.autoscaling import Autoscaling, autoscaled, start_seconds
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Candidate, Question, max_ttft
+from inflight.planning.sizing import Candidate, Question, ceiling, max_ttft
 from inflight.planning.spot import Spot, on_spot
 from inflight.planning.traffic import Traffic
 
@@ -50,7 +50,9 @@ def autoscaling_of(question: Question, best: Candidate, replicas: int) -> Autosc
     start = start_seconds(machine) if fleet.start_seconds is None else fleet.start_seconds
     patience = max_ttft(question.slos) or PATIENCE
     rate = question.demand.rate / replicas
-    return autoscaled(fleet.profile, rate, replicas, patience, _allowed(question), start, machine.price_per_hour)
+    saturated, price = ceiling(best), machine.price_per_hour
+    allowed = _allowed(question)
+    return autoscaled(fleet.profile, rate, replicas, patience, allowed, start, price, saturated=saturated)
 
 
 def spot_of(question: Question, best: Candidate, replicas: int, trial: Trial) -> Spot | None:

@@ -37,6 +37,7 @@ from inflight.workload.workload import Workload
 ROUTER = "least-loaded"
 SHARES = (0.5, 0.95, 0.99)
 MAX_WAIT = 0.3  # of the run, in the median of a class: beyond, its queue grows without end
+RISE = 0.03  # of the run, that a class's waiting must grow by: a low lane's varies much near capacity
 JUDGED = 0.6  # of the run, in which a class's queue must not grow: what comes later is served when arrivals end
 
 
@@ -379,7 +380,8 @@ def _behind(observations: Sequence[Observation], span: float) -> str:
     for name, ones in by_class.items() if len(by_class) > 1 else ():
         waits = [math.inf if one.response is None else one.response for one in ones]
         trend = ttft_trend(ones, Window(first, first + JUDGED * span))
-        if statistics.median(waits) > MAX_WAIT * span or (trend is not None and trend.growing):
+        grows = trend is not None and trend.growing and trend.rise > RISE * span
+        if grows or statistics.median(waits) > MAX_WAIT * span:
             return name
     return ""
 
