@@ -55,7 +55,8 @@ def test_foreseen_steps_take_what_their_steps_take() -> None:
     """Added in the order of steps, so that the clock stands where stepping would have left it, bit by bit."""
     executor, alone = (SimulatedExecutor(Capacity(8, 16, 2, 64, 100), MODEL) for _ in range(2))
     foreseen = executor.foresee(AlikeSteps(3, 100, 50), 0.1)
-    while len(foreseen.seconds) < 50:
+    assert foreseen is not None
+    while not foreseen.complete:
         executor.foresee_more(foreseen)
     now, context = 0.1, 100
     for time_ in foreseen.times[1:]:
