@@ -3,8 +3,9 @@ before there are enough.
 
 A fluid model in steps of ten seconds: what is beyond the rate at which replicas are saturated waits, and a request is
 late where it waits longer than the SLO on TTFT. How many replicas are wanted follows from the rate of the
-last minute and from what waits; one more takes requests after its start-up, and one less is wanted for as long as the
-real rule asks (`routing.autoscaling`). The busiest fleet is the planned one, with the spare replicas.
+last minute and from what waits; one more takes requests after its start-up, and one less is wanted for as long as
+`routing.autoscaling` asks, whose own rule looks at queues alone and so begins later. The busiest fleet is the planned
+one, with the spare replicas.
 """
 
 from __future__ import annotations
