@@ -14,7 +14,7 @@ from inflight.planning.demand import traffic_of
 from inflight.planning.layouts import CHUNKED, DISAGGREGATED, Layout, LayoutNeed
 from inflight.planning.limits import limit_cost
 from inflight.planning.machine import Hardware, Machine
-from inflight.planning.ranking import ranked
+from inflight.planning.ranking import ranked, ranked_on
 from inflight.planning.sensitivity import ScaledWork, measurements
 from inflight.planning.simulation import Pools
 from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, measure
@@ -107,3 +107,13 @@ def test_plans_are_ranked_by_price_and_equal_ones_stand_once() -> None:
     assert [one.is_chosen for one in found] == [False, True, False]
     assert [one.engines for one in found] == [(2, 2), (8,), (8,)]
     assert found[1].per_hour == 16.0
+
+
+def test_on_so_many_gpus_plans_are_ranked_by_what_they_serve() -> None:
+    _, best = measured("ttft=4000(p99)")
+    slower = replace(best, machine=replace(best.machine, name="pair", gpus=2), rate=best.rate * 1.5)
+    large = replace(best, machine=replace(best.machine, name="large", gpus=8))
+    found = ranked_on(4, best, 4 * best.rate, [slower, large])
+    assert [one.engines for one in found] == [(4,), (2,)]
+    assert [one.rate for one in found] == pytest.approx([4 * best.rate, 3 * best.rate])
+    assert found[0].is_chosen

@@ -22,7 +22,7 @@ from inflight.planning.load import expected_load, measured_load, too_few_gpus
 from inflight.planning.mixture import Mixed
 from inflight.planning.parallel import run_ahead
 from inflight.planning.parallelisms import vllm_options
-from inflight.planning.ranking import RankedPlan, ranked
+from inflight.planning.ranking import RankedPlan, ranked, ranked_on
 from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
 from inflight.planning.sensitivity import Measurement
@@ -127,6 +127,8 @@ class Plan:
     def ranked(self) -> list[RankedPlan]:
         """Return the plans that were found to meet the SLOs, the cheapest first."""
         others = [*self.others, *(one.candidate for one in self.strategies if one.candidate is not None)]
+        if self.question.gpus is not None:
+            return ranked_on(self.question.gpus, self.chosen, self.question.demand.rate, others)
         layouts = () if self.layouts is None else self.layouts.needs
         return ranked(self.chosen, self.replicas, others, layouts, self.question.demand)
 

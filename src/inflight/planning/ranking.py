@@ -14,18 +14,25 @@ from inflight.planning.sizing import Candidate
 
 class RankedPlan(Struct, frozen=True):
     """A plan that meets the SLOs. engines: replicas, or those of each pool. per_hour: US dollars; None: not known.
-    is_chosen: whether it is the one whose settings the answer has."""
+    is_chosen: whether it is the one whose settings the answer has. rate: requests/s that so many GPUs serve, where that
+    is asked; None: all serve the demand."""
 
     name: str
     engines: tuple[int, ...]
     gpus: int
     per_hour: float | None
     is_chosen: bool = False
+    rate: float | None = None
 
     @property
-    def key(self) -> tuple[float, int, bool]:
+    def key(self) -> tuple[float, float, int, bool]:
         """Return what plans are sorted by: unknown prices come last, and the chosen plan before its equals."""
-        return (math.inf if self.per_hour is None else self.per_hour, self.gpus, not self.is_chosen)
+        return (
+            -(self.rate or 0.0),
+            math.inf if self.per_hour is None else self.per_hour,
+            self.gpus,
+            not self.is_chosen,
+        )
 
 
 def ranked(
@@ -44,6 +51,22 @@ def ranked(
         if one.name not in {other.name for other in found}:
             found.append(one)
     return sorted(found, key=lambda one: one.key)
+
+
+def ranked_on(gpus: int, chosen: Candidate, served: float, others: Iterable[Candidate]) -> list[RankedPlan]:
+    """Return the plans on so many GPUs, that which serves the most first. served: requests/s of the chosen one."""
+    found = [_on(gpus, chosen, served, is_chosen=True)]
+    for one in others:
+        engines = gpus // one.machine.gpus
+        if one.rate and engines:
+            found.append(_on(gpus, one, one.rate * engines))
+    return sorted(found, key=lambda one: one.key)
+
+
+def _on(gpus: int, one: Candidate, rate: float, *, is_chosen: bool = False) -> RankedPlan:
+    engines = gpus // one.machine.gpus
+    name = f"{one.machine.name}, {one.config.strategy}"
+    return RankedPlan(name, (engines,), engines * one.machine.gpus, _price(one, engines), is_chosen, rate)
 
 
 def _of_candidates(others: Iterable[Candidate], demand: Demand) -> Iterator[RankedPlan]:
