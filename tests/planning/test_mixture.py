@@ -94,6 +94,8 @@ def test_lengths_are_stretched_and_long_turns_end_a_conversation() -> None:
     assert all(one.after is None or entries[one.after].session == one.session for one in entries)
     longer = Mixed(mixed.classes, 10.0, stretch=1.5).workload(2.0, 200, 0)
     assert longer.entries[0].output_tokens == 30
+    stretched = replace(Mixed.of([many, AGENT], Poisson(2.0), longest=500), prompt_stretch=1.5)
+    assert all(one.prompt_tokens <= 500 for one in stretched.workload(2.0, 400, 0).entries)
     with pytest.raises(WorkloadError, match="more than the 300 tokens"):
         Mixed.of([AGENT], Poisson(2.0), longest=300).workload(2.0, 200, 0)
 

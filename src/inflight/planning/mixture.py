@@ -141,7 +141,7 @@ class Mixed:
             return self._started_workload(rate, requests, seed, coming, self.e2e)
         classes = [self._scaled(one) for one in self.classes]
         made = synthesize(classes, arrivals=coming, requests=requests, seed=seed)
-        entries, notes = _within(made.entries, self.longest)
+        entries, notes = _within(made.entries, self.longest, self.stretch == self.prompt_stretch == 1)
         times = at_rate([one.arrival for one in entries], rate)
         moved = [replace(one, arrival=at) for one, at in zip(entries, times, strict=True)]
         return with_max_tokens(moved, made.name, notes)
@@ -155,7 +155,7 @@ class Mixed:
         drawn = math.ceil(1.2 * (number + begun) * self.mean_turns) + requests
         classes = [self._scaled(one) for one in self.classes]
         made = synthesize(classes, arrivals=Constant(1.0), requests=drawn, seed=seed)
-        entries, notes = _within(made.entries, self.longest)
+        entries, notes = _within(made.entries, self.longest, self.stretch == self.prompt_stretch == 1)
         conversations = _conversations(entries)
         chance, times = Random(f"{seed}/open"), coming.times(Random(f"{seed}/begun"))
         taken = []
@@ -232,8 +232,9 @@ def _conversations(entries: Sequence[Entry]) -> list[list[Entry]]:
     return found
 
 
-def _within(entries: Sequence[Entry], longest: int) -> tuple[list[Entry], tuple[str, ...]]:
-    """Leave out turns that are longer than the model takes, and those after them."""
+def _within(entries: Sequence[Entry], longest: int, as_asked: bool) -> tuple[list[Entry], tuple[str, ...]]:
+    """Leave out turns that are longer than the model takes, and those after them. as_asked: whether lengths are not
+    stretched, of which so many must fit. Raises WorkloadError."""
     index_of: dict[int, int] = {}
     found: list[Entry] = []
     for index, one in enumerate(entries):
@@ -242,7 +243,7 @@ def _within(entries: Sequence[Entry], longest: int) -> tuple[list[Entry], tuple[
             index_of[index] = len(found)
             found.append(one if one.after is None else one.moved(one.arrival, index_of[one.after]))
     left_out = len(entries) - len(found)
-    if left_out > MAX_CUT_SHARE * len(entries):
+    if as_asked and left_out > MAX_CUT_SHARE * len(entries):
         raise WorkloadError(
             f"{left_out / len(entries):.0%} of the requests have more than the {longest:,} tokens of prompt and answer "
             "that the model takes, and the engine would refuse them; ask for shorter ones, for fewer turns, or for a "

@@ -14,6 +14,7 @@ from inflight.planning.proposal import step_limit
 from inflight.planning.search import TRICKLE, Capacity, find_capacity
 from inflight.planning.simulation import ROUTER, Drafted, Topology, Trial
 from inflight.planning.sizing import (
+    AFFINE,
     ROUGH,
     ROUGHLY,
     Candidate,
@@ -129,8 +130,9 @@ class RouterNeed:
 
 
 def compares_routers(runner: TrialRunner, best: Candidate) -> bool:
-    """Whether routers are compared: not where there is one replica, or prompts share no beginnings."""
-    return best.pooled > 1 and runner.traffic.shared >= MIN_SHARED
+    """Whether routers are compared: not where there is one replica, or prompts share no beginnings, nor where the size
+    is found behind one that knows where conversations are cached."""
+    return best.pooled > 1 and MIN_SHARED <= runner.traffic.shared <= AFFINE
 
 
 def router_need(runner: TrialRunner, best: Candidate, router: str) -> RouterNeed:
