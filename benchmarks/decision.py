@@ -230,7 +230,7 @@ def measured_drafts(real: RealEngines, machine: Machine, texts: Texts) -> Measur
         one for one in rounds(timed_steps(steps)) if one.features.tokens == one.features.samples > one.features.rows
     ]
     modelled = sum(machine.model.seconds(one.features) for one in drafted)
-    model = SimulatedDrafts(acceptance_of(steps, f"in a run at {rate:.2f} requests/s"))
+    model = SimulatedDrafts(acceptance_of(steps, f"a run at {rate:.2f} requests/s"))
     return MeasuredDrafts(model, len(drafted), modelled / sum(one.seconds for one in drafted) - 1)
 
 
@@ -278,7 +278,7 @@ def report(real: RealEngines, fitted: FittedModel, load: Load, drafts: MeasuredD
     return "\n\n".join(
         [
             f"{real.name}, {load.describe()}, {len(decision.chosen.measured)} real runs of each setting in turns."
-            f"{held_out} Drafts are right as often as {drafts.model.acceptance.source}; its {drafts.steps:,} steps "
+            f"{held_out} Drafts are right as often as {drafts.model.acceptance.source} were; its {drafts.steps:,} steps "
             f"with drafts are modelled {drafts.bias:+.1%} off.",
             f"The simulator prefers *{names[id(decision.chosen)]}*; the best measured is *{names[id(decision.best)]}*. "
             f"**Loss of the simulator's choice: {decision.loss:.1%}** (asked: at most {ASKED_LOSS:.0%}). Rank "
