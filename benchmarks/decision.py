@@ -278,8 +278,8 @@ def report(real: RealEngines, fitted: FittedModel, load: Load, drafts: MeasuredD
     return "\n\n".join(
         [
             f"{real.name}, {load.describe()}, {len(decision.chosen.measured)} real runs of each setting in turns."
-            f"{held_out} Drafts are right as often as {drafts.model.acceptance.source} were; its {drafts.steps:,} steps "
-            f"with drafts are modelled {drafts.bias:+.1%} off.",
+            f"{held_out} Drafts are right as often as {drafts.model.acceptance.source} were; its {drafts.steps:,} "
+            f"steps with drafts are modelled {drafts.bias:+.1%} off.",
             f"The simulator prefers *{names[id(decision.chosen)]}*; the best measured is *{names[id(decision.best)]}*. "
             f"**Loss of the simulator's choice: {decision.loss:.1%}** (asked: at most {ASKED_LOSS:.0%}). Rank "
             f"correlation of simulated and measured goodput (Spearman): **{correlations[0]}** (asked: "
