@@ -11,7 +11,7 @@ from inflight.core.types.features import Features
 from inflight.models.known import known_model
 from inflight.models.spec import ModelSpec
 from inflight.planning.memory import max_concurrent_sequences
-from inflight.simulate.collectives import expert_exchange_seconds
+from inflight.simulate.collectives import all_reduce_seconds, expert_exchange_seconds
 from inflight.simulate.engine_costs import engine_costs
 from inflight.simulate.hardware import find_gpu
 from inflight.simulate.parallelism import Parallelism, ParallelismError, check_parallelism, largest_stage
@@ -161,6 +161,22 @@ def test_over_nodes_one_half_of_a_batch_computes_while_the_other_travels() -> No
     large, few = (Features(rows, rows, rows, rows * 2050, 0.0) for rows in (32 * 256, 32))
     assert seconds(over, large, "all-reduce") < 1e-3 < seconds(over, few, "all-reduce")
     assert seconds(GROUPS, DECODES, "all-reduce") > 1e-3
+
+
+def test_all_reduces_of_attention_are_not_hidden() -> None:
+    """Only tokens on their way to experts travel beside the other half: attention's next product needs its sum."""
+    reduced, alone = Parallelism(8, expert=16, data_attention=2), Parallelism(expert=16, data_attention=16)
+    crowd = Features(4096, 4096, 4096, 4096 * 2000, 0.0)
+    each = all_reduce_seconds(find_gpu("h200"), 8, 1024 * 7168 * 2)
+    assert seconds(reduced, crowd, "all-reduce") > 61 * 2 * each * 0.7 > seconds(alone, crowd, "all-reduce")
+
+
+def test_each_stage_copies_the_blocks_of_its_own_layers() -> None:
+    model = known_model("llama-3.1-405b")
+    moved = structs.replace(DECODES, moved_blocks=1000)
+    one, two = (Roofline(model, find_gpu("h100"), Parallelism(8, pipeline=n), weights="fp8") for n in (1, 2))
+    copies = [each.seconds(moved) - each.seconds(DECODES) for each in (one, two)]
+    assert copies[1] == pytest.approx(copies[0] / 2)
 
 
 def test_with_many_sequences_data_parallel_attention_is_faster_and_with_few_tensor_parallelism() -> None:

@@ -126,7 +126,8 @@ class Roofline:
         stage_tokens = max(stage_tokens, features.tokens)
         work = self._work(features, stage_tokens)
         if self._overlaps:
-            work = _overlapped(work, self._work(busiest_batch(features, HALF, features.tokens), stage_tokens / 2))
+            half = self._work(busiest_batch(features, HALF, features.tokens), stage_tokens / 2)
+            work = _overlapped(work, half, self._expert_exchange(stage_tokens / 2))
         factor = self._factor * self._engine.kernels
         kernels = sum([cost.seconds for cost in work]) * self._engine.kernels
         return (
@@ -204,8 +205,6 @@ class Roofline:
             return _NO_PREFILL
         # Attention computes in bf16, whatever the precision of weights and cache. Tiles are computed whole, and
         # filled and emptied, so that each query costs as if it saw some positions more.
-        if not features.prefill_context:
-            return Cost("prefill attention", 0.0, "compute")
         prompts = max(1, features.tokens - features.rows)
         more = self._shares.prefill_tile * prompts
         pairs = [(one, one.seen(features.prefill_context, prompts) + more) for one in self._caches]
@@ -239,15 +238,19 @@ class Roofline:
         one, of_token = self.parallelism, self.spec.hidden_size * ITEM_BYTES["bf16"]
         each = all_reduce_seconds(self.gpu, one.tensor, features.tokens * of_token)
         reduces = 2 * self._layers
-        seconds = 0.0
         if one.data_attention > 1:
-            for experts in self._weights.experts:
-                reduces -= experts.layers
-                seconds += experts.layers * self._between_experts(stage_tokens, experts)
-        seconds = (seconds + reduces * each) * self._shares.all_reduce
+            reduces -= sum(experts.layers for experts in self._weights.experts)
+        seconds = self._expert_exchange(stage_tokens) + reduces * each * self._shares.all_reduce
         if one.pipeline > 1:
             seconds += one.pipeline * send_seconds(self.gpu, one, features.tokens * of_token)
         return Cost("all-reduce", seconds, "link")
+
+    def _expert_exchange(self, stage_tokens: float) -> float:
+        """Return the seconds that tokens of all layers take to the experts that data-parallel groups share."""
+        if self.parallelism.data_attention == 1:
+            return 0.0
+        each = [one.layers * self._between_experts(stage_tokens, one) for one in self._weights.experts]
+        return sum(each) * self._shares.all_reduce
 
     def _between_experts(self, stage_tokens: float, experts: ExpertShard) -> float:
         """Return the seconds that one layer's tokens take to its experts and back: an all-gather and a reduce-scatter
@@ -275,13 +278,14 @@ class Roofline:
         return whole - kernels + copied
 
 
-def _overlapped(whole: tuple[Cost, ...], half: tuple[Cost, ...]) -> tuple[Cost, ...]:
+def _overlapped(whole: tuple[Cost, ...], half: tuple[Cost, ...], exchange: float) -> tuple[Cost, ...]:
     """Return the costs of a batch in two halves, one of which computes while the other is on its way to its experts
-    and back; those of the whole batch where that is faster. The exchange comes last, and has what it takes beyond."""
-    compute, exchange = sum(cost.seconds for cost in half[:-1]), half[-1].seconds
+    and back; those of the whole batch where that is faster. exchange: seconds of that way, of one half; other
+    collectives, which come last with it, wait for each half's own numbers."""
+    compute = sum(cost.seconds for cost in half) - exchange
     if 2 * max(compute, exchange) >= sum(cost.seconds for cost in whole):
         return whole
-    exposed = structs.replace(half[-1], seconds=2 * max(0.0, exchange - compute))
+    exposed = structs.replace(half[-1], seconds=2 * (half[-1].seconds - min(exchange, compute)))
     return (*(structs.replace(cost, seconds=2 * cost.seconds) for cost in half[:-1]), exposed)
 
 

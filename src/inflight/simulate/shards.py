@@ -148,5 +148,5 @@ def busiest_batch(features: Features, parallelism: Parallelism, widest: int) -> 
         samples=math.ceil(features.samples / parallelism.batches),
         decode_context=math.ceil(features.decode_context * local / max(1, decodes)),
         prefill_context=features.prefill_context * part,
-        moved_blocks=math.ceil(features.moved_blocks / groups),
+        moved_blocks=math.ceil(features.moved_blocks / parallelism.batches),
     )
