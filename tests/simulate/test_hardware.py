@@ -90,6 +90,14 @@ def test_a_file_may_replace_a_price_or_the_power_alone(written: Written) -> None
     )
 
 
+@pytest.mark.parametrize("name", ["a100", "NVIDIA A100-SXM", "a100_80"])
+def test_a_file_may_spell_a_name_as_options_do(written: Written, name: str) -> None:
+    gpus = read_hardware_file(written(f'[gpus."{name}"]\nprice-per-hour = 1.5\n'))
+    assert find_gpu(name, gpus).price_per_hour == find_gpu("a100-80", gpus).price_per_hour == 1.5
+    own = read_hardware_file(written(GOOD.replace("[gpus.x]", '[gpus."NVIDIA H200"]') + "node-gpus = 4.0\n"))
+    assert find_gpu("NVIDIA H200", own).memory_gb == 1 and repr(find_gpu("h200", own).node_gpus) == "4"
+
+
 ASKED_FOR = [
     *("gb200", "gb300", "b200", "b300", "h200", "h100", "mi300x", "mi355x", "l40s", "rtx-pro-6000", "rtx-5090"),
     *("rtx-4090", "rtx-3090", "gb10", "epyc-9654", "epyc-9755", "xeon-6980p", "xeon-8592", "m3-ultra"),
@@ -144,6 +152,7 @@ def test_published_speeds_on_processors_come_out(
         (GOOD + 'device = "tpu"\n', "device is 'tpu'; give one of cuda, cpu."),
         (GOOD + "pue = 0.9\n", "pue is 0.9, a building's power over its machines'; give 1 or more."),
         (GOOD + "watts = 300\nidle-watts = 400\n", "idle-watts is 400, above watts (300)"),
+        ("[gpus.h200]\nidle-watts = 900\n", "idle-watts is 900, above watts (700)"),
         ("[gpus.h200]\nprice = 3\n", "has the key 'price'; known are"),
     ],
 )

@@ -200,7 +200,7 @@ def find_gpu(name: str, others: Iterable[Gpu] = (), option: str = "") -> Gpu:
     """
     sheets = data_sheets()
     known = {**sheets.gpus, **{gpu.name: gpu for gpu in others}}
-    asked = name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-").removeprefix("amd-")
+    asked = _spelled(name)
     if asked in known:
         return known[asked]
     if asked in sheets.aliases:
@@ -208,6 +208,11 @@ def find_gpu(name: str, others: Iterable[Gpu] = (), option: str = "") -> Gpu:
     hint = did_you_mean(asked, [*known, *sheets.aliases])
     wrong = f"{option} is {name!r}" if option else f"The GPU {name!r} is not known"
     raise HardwareError(f"{wrong}; known are {', '.join(known)}.{hint} To add one, {_HOW}.")
+
+
+def _spelled(name: str) -> str:
+    """Return a GPU's name as data sheets spell it."""
+    return name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-").removeprefix("amd-")
 
 
 def read_hardware_file(path: Path) -> tuple[Gpu, ...]:
@@ -224,11 +229,22 @@ def read_hardware_file(path: Path) -> tuple[Gpu, ...]:
 
 def _replaced(source: str, name: str, table: Any) -> Gpu:
     """Return a file's GPU. A table of a known name may have a few keys alone, such as a price; the others stay."""
-    known = data_sheets().gpus.get(name.lower())
+    sheets, asked = data_sheets(), _spelled(name)
+    known = sheets.gpus.get(sheets.aliases.get(asked, asked))
     if known is None or not isinstance(table, dict) or any(key.replace("_", "-") in table for key in _NEEDED):
         return _gpu(source, name, table)
-    given = _values(f"{source}, GPU {name!r}", table)
-    return replace(known, **({"price_source": ""} | given if "price_per_hour" in given else given))
+    where = f"{source}, GPU {name!r}"
+    given = _values(where, table)
+    return _with_power(where, replace(known, **({"price_source": ""} | given if "price_per_hour" in given else given)))
+
+
+def _with_power(where: str, gpu: Gpu) -> Gpu:
+    """Return the GPU. Raises HardwareError where it draws more when it is idle."""
+    if gpu.watts is not None and gpu.idle_watts is not None and gpu.idle_watts > gpu.watts:
+        raise HardwareError(
+            f"{where}: idle-watts is {gpu.idle_watts}, above watts ({gpu.watts}); give less, or more watts."
+        )
+    return gpu
 
 
 def _with_sources(gpu: Gpu, file: str) -> Gpu:
@@ -259,7 +275,7 @@ def _gpu(source: str, name: str, table: Any) -> Gpu:
     for key in _NEEDED:
         if key not in given:
             raise HardwareError(f"{where} lacks {key.replace('_', '-')}, without which no step time can be computed.")
-    return Gpu(name=name.lower(), **given)
+    return _with_power(where, Gpu(name=_spelled(name), **given))
 
 
 def _values(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,11 +296,9 @@ def _values(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
         raise HardwareError(f"{where}: device is {given['device']!r}; give one of {', '.join(_DEVICES)}.")
     if given.get("pue", 1) < 1:
         raise HardwareError(f"{where}: pue is {given['pue']}, a building's power over its machines'; give 1 or more.")
-    if given.get("idle_watts", 0) > given.get("watts", float("inf")):
-        raise HardwareError(
-            f"{where}: idle-watts is {given['idle_watts']}, above watts ({given['watts']}); exchange them."
-        )
     for key in ("node_gpus", "domain_gpus"):
         if given.get(key, 1) != int(given.get(key, 1)):
             raise HardwareError(f"{where}: {key.replace('_', '-')} is {given[key]}; give a whole number.")
+        if key in given:
+            given[key] = int(given[key])
     return given
