@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,8 +144,9 @@ def thread_seconds() -> tuple[float, float]:
     by Linux's account; zeros where the system has none."""
     ran = waited = 0
     for path in Path("/proc/self/task").glob("*/schedstat"):
-        one, other, _ = path.read_text().split()
-        ran, waited = ran + int(one), waited + int(other)
+        with suppress(OSError):  # it has ended meanwhile
+            one, other, _ = path.read_text().split()
+            ran, waited = ran + int(one), waited + int(other)
     return ran / 1e9, waited / 1e9
 
 

@@ -49,7 +49,7 @@ _DECODER = msgspec.json.Decoder(_Timed)
 def find_recent(path: Path, seconds: float) -> Recent:
     """Find the lines of the last `seconds` by bisection: lines stand in the order of their times.
 
-    Lines that are damaged are passed over here, and reported by who reads them.
+    Damaged lines are passed over here; reading the part reports them.
     """
     with path.open("rb") as file:
         header = len(file.readline())
