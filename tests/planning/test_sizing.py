@@ -1,13 +1,14 @@
-"""How long trials are: long enough for the SLOs, and bounded in the steps that they take."""
+"""How long trials are: long enough for the SLOs, and bounded in their steps; which prompts share blocks."""
 
 from __future__ import annotations
 
 import pytest
 
 from inflight.metrics.slo import parse_slos
-from inflight.planning.demand import traffic_of
+from inflight.planning.demand import Traced, traffic_of
 from inflight.planning.proposal import Overrides
 from inflight.planning.sizing import MAX_DECODE_STEPS, MIN_READ, Question, TrialRunner, candidate_for
+from inflight.workload.workload import Entry, Workload
 
 from .builders import drawn, machine
 
@@ -30,3 +31,13 @@ def test_where_steps_are_taken_together_a_trial_reads_what_its_percentile_takes(
     runner = TrialRunner(question, traffic_of(demand))
     candidate = candidate_for(question, runner.traffic, question.machines[0], Overrides())
     assert runner.run(candidate, demand.rate).summary.requests > MAX_DECODE_STEPS // 400
+
+
+def test_recorded_prompts_that_begin_alike_are_found_in_the_cache() -> None:
+    begin = tuple(range(1, 65))
+    entries = [Entry(0.5 * at, 72, 4, prompt=(*begin, *range(at, at + 8))) for at in range(200)]
+    demand = Traced(Workload(tuple(entries), "recorded"), 2.0)
+    question = Question(machines=[machine()], demand=demand, requests=(50, 50, 50))
+    runner = TrialRunner(question, traffic_of(demand))
+    candidate = candidate_for(question, runner.traffic, question.machines[0], Overrides())
+    assert runner.run(candidate, demand.rate).cached > 0.8

@@ -207,8 +207,8 @@ class TrialRunner:
 
         def trial() -> Trial:
             offered = demand.started(e2e).workload(*asked)
-            # Where no prompt shares a prefix, no lookup is faster.
-            shares = topology.pools is not None or any(entry.prefix for entry in offered.entries)
+            # Where no prompt shares a prefix, no lookup is faster. Recorded prompts may begin alike.
+            shares = topology.pools is not None or any(one.prefix or one.prompt for one in offered.entries)
             own = config if shares else replace(config, enable_prefix_caching=False)
             return try_out(candidate.machine, own, offered, slos, model, topology, measured=measured)
 
