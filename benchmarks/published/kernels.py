@@ -42,11 +42,12 @@ def fit(name: str, limits: Limits, times: Any, model: Callable[[Sequence[Any]], 
     numpy, optimize = importlib.import_module("numpy"), importlib.import_module("scipy.optimize")
     first, least, most = (numpy.log([one[index] for one in limits.values()]) for index in range(3))
 
-    def errors(logarithms: Any) -> Any:
-        return numpy.log(model(numpy.exp(logarithms)) / times)
+    def modelled(_: Any, *logarithms: Any) -> Any:
+        return numpy.log(model(numpy.exp(logarithms)))
 
-    found = optimize.least_squares(errors, first, bounds=(least, most), loss="soft_l1").x
-    far = numpy.abs(errors(found))
+    known = numpy.log(times)
+    found, _ = optimize.curve_fit(modelled, times, known, first, bounds=(least, most), loss="soft_l1")
+    far = numpy.abs(modelled(times, *found) - known)
     values = ", ".join(f"{key} {value:.3g}" for key, value in zip(limits, numpy.exp(found), strict=True))
     return f"{name}: {len(times)} timings, {numpy.median(far):.0%}, {numpy.quantile(far, 0.9):.0%}: {values}"
 
