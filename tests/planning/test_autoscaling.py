@@ -17,11 +17,16 @@ from inflight.planning.autoscaling import (
     profile_of_trace,
     start_seconds,
 )
+from inflight.planning.costs import autoscaling_of
+from inflight.planning.demand import traffic_of
 from inflight.planning.plan import Plan, as_text, plan
-from inflight.planning.sizing import FleetQuestion, Question
+from inflight.planning.proposal import Overrides
+from inflight.planning.sizing import FleetQuestion, Question, candidate_for
 from inflight.planning.spot import on_spot
 
 from .builders import drawn, machine, workload
+
+SUDDEN = LoadProfile((2.0,) * 180 + (20.0,) * 180)
 
 
 def scaled(profile: LoadProfile, *, start: float = 60.0, allowed: float = 0.01, replicas: int = 10) -> Autoscaling:
@@ -69,12 +74,20 @@ def test_a_start_loads_the_weights() -> None:
     assert start_seconds(machine()) == BASE_SECONDS
 
 
-@pytest.mark.parametrize(("loss", "kept"), [(1e-9, 0), (0.05, 1), (0.9, 4)])
+@pytest.mark.parametrize(("loss", "kept"), [(1e-9, 0), (0.05, 1), (0.9, 3)])
 def test_more_are_kept_where_more_are_lost(loss: float, kept: int) -> None:
     found = on_spot(20, loss, 60.0, 0.01, 5.0, 3.0, 1.0)
     assert found.kept == kept and found.short <= 0.01
     assert found.per_hour == 20 + kept and found.saved_per_hour == 60 - 20 - kept
     assert found.interrupted == pytest.approx(-math.log1p(-loss) / 3600 * 5.0, rel=1e-2)
+
+
+def test_machines_that_are_away_most_of_the_time_are_kept_as_often_as_that_takes() -> None:
+    found = on_spot(20, 0.5, 7200.0, 0.01, 5.0, 3.0, 1.0)
+    away = math.log(2) * 2 / (1 + math.log(2) * 2)
+    assert found.enough and 20 / (1 - away) < 20 + found.kept < 2 * 20 / (1 - away)
+    beyond = on_spot(20, 0.999, 1e9, 0.01, 5.0, 3.0, 1.0)
+    assert not beyond.enough and beyond.short > 0.5
 
 
 def test_prices_that_are_not_known_are_none() -> None:
@@ -96,8 +109,25 @@ def test_a_plan_has_both_where_they_are_asked_for() -> None:
     assert found.autoscaling.replicas_mean < found.replicas
     text = as_text(found)
     assert "Autoscaled over the 24 h" in text and "On spot machines" in text
+    assert found.cost is not None and found.cost.mean_rate == pytest.approx(11.0)
+    assert found.cost.mean_per_million_output == pytest.approx(20 / 11 * found.cost.per_million_output)
+    assert "at the load's mean of 11 requests/s" in text
     without = plan(replace(question, fleet=FleetQuestion()), fast=True)
     assert isinstance(without, Plan) and without.autoscaling is None and without.spot is None
+
+
+def test_requests_are_late_by_the_hardest_limit_on_their_first_token() -> None:
+    def late(*slos: str) -> float:
+        question = Question(
+            machines=[machine()], demand=drawn(20.0), slos=parse_slos(slos), fleet=FleetQuestion(SUDDEN, 300.0)
+        )
+        best = replace(candidate_for(question, traffic_of(question.demand), machine(), Overrides()), rate=2.0)
+        found = autoscaling_of(question, best, 10)
+        assert found is not None
+        return found.late_without_spare
+
+    assert late("ttft=500(p99)") == late("ttft=500(p99),ttft=100(p50)") == late("ttft=500(p99),x.ttft=600000(p99)")
+    assert late("ttft=500(p99)") > late("ttft=600000(p99)")
 
 
 def test_bursts_that_replicas_bear_are_not_late() -> None:

@@ -212,6 +212,13 @@ def test_where_nothing_was_in_time_any_gain_is_decided() -> None:
     assert (figure.change_text, figure.interval_text, figure.error) == ("from 0", "from 0", 0.0)
 
 
+def test_a_figure_that_was_not_measured_bears_no_comparison() -> None:
+    def error(measured: float, present: float) -> float:
+        return Figure("TTFT p99", measured, present, 1.0, 0.5, 0.6).error
+
+    assert math.isnan(error(math.nan, 2.0)) and error(math.inf, math.inf) == 0.0 and error(0.0, 1.0) == math.inf
+
+
 def test_there_is_no_interval_of_a_single_burst() -> None:
     pairs = PairedRuns([0.1 * one for one in range(50)], 0.0, 100.0)
     assert pairs.stretches < MIN_STRETCHES and not pairs.has_interval

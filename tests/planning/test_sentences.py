@@ -10,6 +10,7 @@ import pytest
 from jinja2 import Environment, FileSystemLoader
 
 from inflight import planning, report
+from inflight.planning.rendering import dollars
 
 FOLDERS = {
     "sentences.j2": (Path(planning.__file__).parent, {"sentence"}),
@@ -43,3 +44,11 @@ def test_every_macro_gets_its_arguments(template: str) -> None:
     macros = {name for name in vars(module) if hasattr(getattr(module, name), "arguments")}
     unused = {name for name in macros - {name for name, _, _ in found} if texts.count(f"{name}(") < 2}
     assert not unused
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [(2563.6, "2,563.60"), (0.05, "0.05"), (0.01, "0.01"), (0.00312, "0.0031"), (0.00004, "0.000040"), (0.0, "0.00")],
+)
+def test_small_amounts_of_money_have_two_significant_digits(amount: float, shown: str) -> None:
+    assert dollars(amount) == shown

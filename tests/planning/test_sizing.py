@@ -6,8 +6,16 @@ import pytest
 
 from inflight.metrics.slo import parse_slos
 from inflight.planning.demand import Traced, traffic_of
+from inflight.planning.plan import Plan, plan
 from inflight.planning.proposal import Overrides
-from inflight.planning.sizing import MAX_DECODE_STEPS, MIN_READ, Question, TrialRunner, candidate_for
+from inflight.planning.sizing import (
+    MAX_DECODE_STEPS,
+    MIN_READ,
+    Question,
+    TrialRunner,
+    candidate_for,
+    candidates,
+)
 from inflight.workload.workload import Entry, Workload
 
 from .builders import drawn, machine
@@ -41,3 +49,22 @@ def test_recorded_prompts_that_begin_alike_are_found_in_the_cache() -> None:
     runner = TrialRunner(question, traffic_of(demand))
     candidate = candidate_for(question, runner.traffic, question.machines[0], Overrides())
     assert runner.run(candidate, demand.rate).cached > 0.8
+
+
+MACHINES = (machine("four", gpus=4, speed=8.0), machine("two", gpus=2, speed=3.0), machine("one"))
+
+
+def asked(rate: float) -> Question:
+    return Question(machines=MACHINES, demand=drawn(rate), slos=parse_slos(["ttft=4000(p90)"]), requests=(60, 80, 160))
+
+
+def test_engines_are_whole_where_the_cheapest_machines_are_looked_for() -> None:
+    """Much traffic goes to the machine that serves the most with each GPU, little to the one with the fewest."""
+
+    def first(rate: float) -> str:
+        question = asked(rate)
+        return candidates(question, traffic_of(question.demand))[0].machine.name
+
+    assert (first(1.0), first(1000.0)) == ("one", "four")
+    found = plan(asked(1.0), fast=True)
+    assert isinstance(found, Plan) and found.gpus == 1

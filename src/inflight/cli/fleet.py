@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import click
 
-from inflight.cli.demand import DemandOptions
+from inflight.cli.demand import PlannedDemandOptions
 from inflight.config.setting import Bound, above_zero, at_least, check_settings, setting
 from inflight.planning.autoscaling import LoadProfile, daily_profile, profile_of_trace
 from inflight.planning.demand import Demand, Traced
@@ -28,7 +28,7 @@ class FleetOptions:
     spot_loss: float | None = setting(
         None,
         "Also on spot machines, each lost with this chance in an hour.",
-        bound=Bound(0, 1, "a chance above 0 and below 1, as 0.05", above=True),
+        bound=Bound(0, 1, "a chance above 0 and below 1, as 0.05", above=True, below=True),
         metavar="P",
     )
     spot_price: float | None = setting(
@@ -39,19 +39,23 @@ class FleetOptions:
         check_settings(self)
 
 
-def fleet_of(asked: FleetOptions, traffic: DemandOptions, demand: Demand) -> FleetQuestion:
+def fleet_of(asked: FleetOptions, traffic: PlannedDemandOptions, demand: Demand) -> FleetQuestion:
     """Return what is asked of replicas that come and go. Raises click.UsageError."""
     if asked.spot_price is not None and asked.spot_loss is None:
         raise click.UsageError(
             "--spot-price is of machines that may be lost; give the chance of that in an hour, --spot-loss, too, or "
             "leave it out."
         )
-    if asked.spot_loss is not None and asked.spot_loss >= 1:
-        raise click.UsageError(f"--spot-loss is {asked.spot_loss:g}; give a chance above 0 and below 1, as 0.05.")
-    return FleetQuestion(_profile(traffic, demand), asked.startup_seconds, asked.spot_loss, asked.spot_price)
+    profile = None if traffic.gpus is not None else _profile(traffic, demand)
+    if asked.startup_seconds is not None and profile is None and asked.spot_loss is None:
+        raise click.UsageError(
+            "--startup-seconds is of replicas that come and go; give a --trace, --arrivals daily:LOW-HIGH:HOURS or "
+            "--spot-loss, too, or leave it out."
+        )
+    return FleetQuestion(profile, asked.startup_seconds, asked.spot_loss, asked.spot_price)
 
 
-def _profile(traffic: DemandOptions, demand: Demand) -> LoadProfile | None:
+def _profile(traffic: PlannedDemandOptions, demand: Demand) -> LoadProfile | None:
     """Return the load over time; None where it does not vary."""
     if isinstance(demand, Traced):
         return profile_of_trace(demand.trace, demand.rate / analyze_traffic(demand.trace).peak_rate)

@@ -7,7 +7,7 @@ from msgspec import Struct
 from inflight.metrics.slo import SHARE
 from inflight.planning.autoscaling import Autoscaling, autoscaled, start_seconds
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Candidate, Question, ceiling, max_ttft
+from inflight.planning.sizing import Candidate, Question, ceiling
 from inflight.planning.spot import Spot, on_spot
 from inflight.planning.traffic import Traffic
 
@@ -23,35 +23,37 @@ class Cost(
     },
 ):
     """US dollars of all replicas together. per_million_output, per_million_tokens (prompts and answers): at the planned
-    rate. mean_per_…: at the demand's mean rate, which is lower where the planned one is that of the busiest minutes:
-    idle machines cost as much."""
+    rate; where answers are vectors, per million texts and their tokens. mean_per_…: at mean_rate, the load's mean in
+    requests/s, which is lower where the planned rate is that of the busiest minutes: idle machines cost as much."""
 
     per_hour: float
     per_million_output: float
     per_million_tokens: float
     mean_per_million_output: float
     mean_per_million_tokens: float
+    mean_rate: float
 
 
 def cost_of(best: Candidate, replicas: int, question: Question, traffic: Traffic) -> Cost | None:
     price = best.machine.price_per_hour
     if price is None:
         return None
-    output, both = traffic.output_mean, traffic.output_mean + traffic.input_mean
-    pairs = [(rate, tokens) for rate in (question.demand.rate, question.demand.mean_rate) for tokens in (output, both)]
+    output = traffic.output_mean
+    both = traffic.input_mean + (0.0 if best.machine.is_pooled else output)
+    pairs = [(rate, tokens) for rate in (question.demand.rate, question.mean_rate) for tokens in (output, both)]
     per_hour = price * replicas
-    return Cost(per_hour, *(per_hour / (rate * tokens * 3600) * 1e6 for rate, tokens in pairs))
+    figures = (per_hour / (rate * tokens * 3600) * 1e6 for rate, tokens in pairs)
+    return Cost(per_hour, *figures, mean_rate=question.mean_rate)
 
 
 def autoscaling_of(question: Question, best: Candidate, replicas: int) -> Autoscaling | None:
     machine, fleet = best.machine, question.fleet
-    if fleet.profile is None or question.gpus is not None:
+    if fleet.profile is None:
         return None
     start = start_seconds(machine) if fleet.start_seconds is None else fleet.start_seconds
-    patience = max_ttft(question.slos) or PATIENCE
+    patience, allowed = _patience(question)
     rate = question.demand.rate / replicas
     saturated, price = ceiling(best), machine.price_per_hour
-    allowed = _allowed(question)
     return autoscaled(fleet.profile, rate, replicas, patience, allowed, start, price, saturated=saturated)
 
 
@@ -63,6 +65,16 @@ def spot_of(question: Question, best: Candidate, replicas: int, trial: Trial) ->
     price = None if fleet.spot_price is None else fleet.spot_price * machine.gpus
     seconds = trial.summary.e2e.mean or 0.0
     return on_spot(replicas, fleet.spot_loss, start, _allowed(question), seconds, machine.price_per_hour, price)
+
+
+def _patience(question: Question) -> tuple[float, float]:
+    """Return the seconds that a request may wait, and the share that may wait longer: those of the hardest SLO on TTFT,
+    by its percentile first."""
+    first = [slo for slo in question.slos if slo.metric == "ttft"]
+    if not first:
+        return PATIENCE, _allowed(question)
+    hardest = max(first, key=lambda slo: (slo.of_requests, -slo.limit))
+    return hardest.limit, 1 - hardest.of_requests
 
 
 def _allowed(question: Question) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Self
 
+from inflight.counted import counted
 from inflight.metrics.observation import Targets
 from inflight.planning.mixture import Mixed
 from inflight.planning.replica_workload import LONGEST, MAX_CUT_SHARE, arrivals, at_rate, with_max_tokens
@@ -120,7 +121,7 @@ class Traced:
         entries = self.trace.entries
         if len(entries) < 2 or entries[-1].arrival <= entries[0].arrival:
             raise WorkloadError(
-                f"The trace {self.trace.name} has {len(entries)} requests within 0 s, which is no rate; give one with "
+                f"The trace {self.trace.name} has {counted(len(entries), 'request')} within 0 s, which is no rate; give one with "
                 "requests at different times."
             )
         _check_rate("--rate", self.rate)

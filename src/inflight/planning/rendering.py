@@ -22,13 +22,20 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        line=line, f=format, ms=milliseconds, counted=counted, finite=math.isfinite, engine_at=describe_engine
+        line=line,
+        f=format,
+        ms=milliseconds,
+        dollars=dollars,
+        counted=counted,
+        finite=math.isfinite,
+        engine_at=describe_engine,
     )
     return made
 
 
 def render(template: str, **values: Any) -> str:
-    """Return the text of a template. Its filters: f (Python's format), ms, counted, finite, engine_at, line."""
+    """Return the text of a template. Its filters: f (Python's format), ms, dollars, counted, finite,
+    engine_at, line."""
     return _environment().get_template(f"{template}.j2").render(values).rstrip("\n")
 
 
@@ -45,3 +52,9 @@ def line(text: str, indent: int = 0) -> str:
 
 def milliseconds(seconds: float) -> str:
     return "-" if math.isnan(seconds) else "endless" if math.isinf(seconds) else f"{seconds * 1e3:,.0f} ms"
+
+
+def dollars(amount: float) -> str:
+    """Return an amount of money: cents, and below one cent two significant digits."""
+    digits = 2 if not 0 < amount < 0.01 else 1 - math.floor(math.log10(amount))
+    return f"{amount:,.{digits}f}"

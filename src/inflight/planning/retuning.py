@@ -76,7 +76,9 @@ class Figure:
     @property
     def error(self) -> float:
         """Return by how much the simulation of the present settings is off, as a share of what was measured."""
-        return self.present / self.measured - 1 if self.measured else math.inf if self.present else 0.0
+        if self.present == self.measured:  # also where both are 0, or endless
+            return 0.0
+        return self.present / self.measured - 1 if self.measured else math.inf
 
     @property
     def change(self) -> float:
@@ -370,6 +372,6 @@ def _reason(retuning: Retuning, pairs: PairedRuns, slo: Slo | None) -> str:
     least, gain = (one.low - 1, one.change) if is_goodput else (1 - one.high, -one.change)
     if not least > 0:  # nan, too
         return sentence("retune_interval", figure=one)
-    if abs(one.error) > MAX_ERROR or abs(one.error) >= gain:
+    if not abs(one.error) <= MAX_ERROR or abs(one.error) >= gain:  # nan, too
         return sentence("retune_error", figure=one)
     return ""

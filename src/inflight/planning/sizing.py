@@ -127,6 +127,12 @@ class Question:
     fleet: FleetQuestion = FleetQuestion()
 
     @property
+    def mean_rate(self) -> float:
+        """Return the requests/s over the whole time, where the demand's rate is that of the busiest."""
+        profile, mean = self.fleet.profile, self.demand.mean_rate
+        return mean if profile is None or mean < self.demand.rate else profile.mean
+
+    @property
     def sizes(self) -> Requests:
         if self.requests is not None:
             return Requests(*self.requests)
@@ -260,12 +266,19 @@ def max_ttft(slos: Sequence[Slo]) -> float:
 
 
 def candidates(question: Question, traffic: Traffic) -> list[Candidate]:
-    """Propose settings for each machine that can hold the longest request, the cheapest by the closed form first."""
+    """Propose settings for each machine that can hold the longest request, the cheapest by the closed form first: that
+    of the fewest GPUs in whole engines, and among equals the one of which they serve the most."""
     check_steps(question.overrides.max_num_batched_tokens, question.sizes.usual, traffic)
     available = math.inf if question.gpus is None else question.gpus
     fitting = [one for one in question.machines if one.tokens >= traffic.longest and one.gpus <= available]
     found = [candidate_for(question, traffic, machine, question.overrides) for machine in fitting]
-    return sorted(found, key=lambda one: one.machine.gpus / one.guess)
+    rate = math.inf if question.gpus is not None else question.demand.rate
+    return sorted(found, key=lambda one: _expected_gpus(one, rate))
+
+
+def _expected_gpus(candidate: Candidate, rate: float) -> tuple[float, float]:
+    gpus = candidate.machine.gpus
+    return 0.0 if math.isinf(rate) else gpus * whole_engines(rate / candidate.guess), gpus / candidate.guess
 
 
 def check_steps(budget: int | None, requests: int, traffic: Traffic) -> None:

@@ -1,12 +1,13 @@
 """Replicas on spot machines: those kept so that the SLOs hold while lost ones are replaced, and what they save.
 
 A machine is lost with probability p in an hour, independent of the others, and its replacement serves after the
-start-up time S. Of m replicas about m·λ·S are away at a time, λ = -ln(1 - p) / 3600 s, by Poisson's law. Kept are as
-many more as leave too few for no more than the share of the time that the SLOs allow.
+start-up time S. So each replica is away for the share λS / (1 + λS) of the time, λ = -ln(1 - p) / 3600 s, and how many
+of m are is binomial. Kept are as many more as leave too few for no more than the share of the time that the SLOs allow.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 
 from msgspec import Struct
@@ -16,13 +17,15 @@ MAX_KEPT = 10_000  # replicas
 
 class Spot(Struct, frozen=True):
     """Replicas on spot machines. kept: beyond the planned ones. short: share of the time in which more are away than
-    are kept. interrupted: share of the requests whose replica is lost while they run, which begin anew. saved_per_hour:
-    US dollars less than the planned replicas cost on demand; None: a price is not known."""
+    are kept; enough: whether the SLOs allow that. interrupted: share of the requests whose replica is lost while they
+    run, which start over. saved_per_hour: US dollars less than the planned replicas cost on demand; None: a price is
+    not known."""
 
     loss_per_hour: float
     start_seconds: float
     kept: int
     short: float
+    enough: bool
     interrupted: float
     per_hour: float | None
     saved_per_hour: float | None
@@ -48,20 +51,25 @@ def on_spot(
         price, spot_price: Of a replica, in $ per hour.
     """
     rate = -math.log1p(-loss) / 3600
+    away = rate * start / (1 + rate * start)
 
     def short(more: int) -> float:
-        return _beyond(more, (replicas + more) * rate * start)
+        return _beyond(more, replicas + more, away)
 
-    kept = next((more for more in range(MAX_KEPT) if short(more) <= allowed), MAX_KEPT)
+    kept = bisect.bisect_left(range(MAX_KEPT), True, key=lambda more: short(more) <= allowed)
     per_hour = None if spot_price is None else (replicas + kept) * spot_price
     saved = None if per_hour is None or price is None else replicas * price - per_hour
-    return Spot(loss, start, kept, short(kept), -math.expm1(-rate * answer_seconds), per_hour, saved)
+    missing = short(kept)
+    return Spot(loss, start, kept, missing, missing <= allowed, -math.expm1(-rate * answer_seconds), per_hour, saved)
 
 
-def _beyond(number: int, mean: float) -> float:
-    """Return the probability that a Poisson variable of this mean is above a number."""
-    term, total = math.exp(-mean), 0.0
+def _beyond(number: int, replicas: int, away: float) -> float:
+    """Return the probability that more than a number of replicas are away. away: the share of the time that each is."""
+    if not away:
+        return 0.0
+    odds = math.log(away) - math.log1p(-away)
+    logarithm, total = replicas * math.log1p(-away), 0.0  # of the probability that none is, then one, and so on
     for count in range(number + 1):
-        total += term
-        term *= mean / (count + 1)
+        total += math.exp(logarithm)
+        logarithm += odds + math.log((replicas - count) / (count + 1))
     return max(0.0, 1 - total)
