@@ -107,6 +107,20 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(  # type: ignore
 
 
 @pytest.mark.wide
+def test_targets_of_classes_are_what_is_tuned_for(tune, step_model: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    classes = tmp_path / "classes.toml"
+    table = '[classes.{}]\nshare = 1\ninput = "20"\noutput = "8"\nttft_ms = {}\n'
+    classes.write_text(table.format("chat", 500) + table.format("batch", 1))
+    given = ("--step-model", step_model, "--classes", classes, "--rate", 5)
+    told = tune(*given, "--json")
+    assert told.code == 0, told.err
+    found = json.loads(told.out)
+    assert 0.3 < found["best"]["attainment"] < 0.7, "no batch request has its first token within a millisecond"
+    assert "one set of limits" in tune(*given, "--slo", "ttft=500").sentence()
+    assert "as a target of the class" in tune(*given, "--slo", "chat.ttft=500").sentence()
+
+
+@pytest.mark.wide
 def test_a_load_at_which_nothing_matters_is_told(tune, step_model: Path) -> None:  # type: ignore[no-untyped-def]
     easy = ("--rate", 0.1, *DEMAND[2:])
     told = tune("--step-model", step_model, *easy)

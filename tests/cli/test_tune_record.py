@@ -26,6 +26,7 @@ def tune(capfd: pytest.CaptureFixture[str]) -> Callable[..., Told]:
 
 def test_a_server_that_is_away_is_told(tune: Callable[..., Told]) -> None:
     assert "does not answer" in tune("--url", "http://127.0.0.1:9", *SLO).sentence()
+    assert "does not answer" in tune("--url", "http://[", *SLO).sentence()
 
 
 def test_files_that_are_no_records_are_told(tune: Callable[..., Told], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import click
 from msgspec import Struct, to_builtins
 
 from inflight.cli.declared import settings_options, takes
-from inflight.cli.demand import DemandOptions, demand_of
+from inflight.cli.demand import DemandOptions, demand_of, slos_of
 from inflight.cli.files import check_writable
 from inflight.cli.machines import PricedMachineOptions, longest_of, machines_of
 from inflight.cli.options import config_option
@@ -19,7 +19,7 @@ from inflight.cli.tune_record import RecordOptions, check_record, record_of, ret
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError, above_zero, at_least, check_settings, option, setting
-from inflight.metrics.slo import Slo, parse_slos, targets
+from inflight.metrics.slo import Slo, SloError, parse_slos, targets
 from inflight.metrics.summary import Summary
 from inflight.planning.demand import Demand, traffic_of, with_targets
 from inflight.planning.engine_config import EngineConfig, configuration
@@ -32,7 +32,7 @@ from inflight.planning.shadow import settled
 from inflight.planning.simulation import measure_on
 from inflight.planning.slos import check_slos
 from inflight.planning.steady import length, rows_at
-from inflight.planning.tuning import Check, Run, describe, tune
+from inflight.planning.tuning import Check, Run, describe, goodput_targets, tune
 from inflight.records.json_text import json_text
 
 VERIFY_SECONDS, VERIFY_REPEATS = 20.0, 2
@@ -85,17 +85,15 @@ def command(
 
     The file of --output is read by `inflight serve --config`; without --output it goes to standard output.
     """
-    slos = parse_slos(asked.slo)
     check_record(recorded, given, asked)
+    slos = _slos(asked)
     if recorded.is_given:
-        check_slos(slos)
         return _tune_record(recorded, given, slos, verify, output, values)
     if not slos:
         raise SettingsError(
             "--slo is missing: without one all settings are equally good; give one such as --slo ttft=500(p99)."
         )
-    check_slos(slos)
-    check_writable(output.output, reads=[asked.trace, given.step_model, given.hardware_file])
+    check_writable(output.output, reads=[asked.trace, asked.classes, given.step_model, given.hardware_file])
     _check_verify(verify, given, values["load_format"])
     demand = demand_of(asked, longest_of(given))
     traffic = traffic_of(demand)
@@ -120,6 +118,19 @@ def command(
         show(sentence)
     _write(configuration(tuning.best.config.options(), about), output, tune_result(tuning))
     return 0
+
+
+def _slos(asked: DemandOptions) -> tuple[Slo, ...]:
+    """Return the SLOs: those of --slo, by which all requests are evaluated, or the targets of classes."""
+    stated, slos = parse_slos(asked.slo), slos_of(asked)
+    targets(stated)  # which a single class has not
+    if stated and slos != stated:
+        raise SloError(
+            f"--slo has {stated[0]}, and --classes {slos[-1]}: requests are evaluated by one set of limits here; leave "
+            "--slo out, or the targets of classes (ttft_ms and so on in their tables)."
+        )
+    check_slos(slos)
+    return slos
 
 
 def _tune_record(
@@ -183,8 +194,8 @@ def _runner(engine: EngineSettings, machine: Machine, demand: Demand, asked: Dem
 
     requests = max(10.0, seconds * demand.rate)
     run = length(rows_at(machine.model, traffic_of(demand), demand.rate, MAX_ROWS), requests, requests)
-    slos = targets(parse_slos(asked.slo))
-    workload = with_targets(demand.workload(demand.rate, run.requests, asked.seed), slos)
+    workload, limits = demand.workload(demand.rate, run.requests, asked.seed), goodput_targets(_slos(asked))
+    workload = workload if limits is None else with_targets(workload, limits)
 
     def measure(config: EngineConfig) -> Summary:
         settings = replace(

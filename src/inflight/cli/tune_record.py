@@ -73,14 +73,14 @@ def record_of(asked: RecordOptions) -> Iterator[Path]:
     from inflight.launch.running_servers import AskingError, download
 
     url = str(asked.url).rstrip("/")
-    if urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") or url.startswith("unix:"):
-        _give_way()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "record.jsonl"
         with path.open("wb") as file:
             download(url, f"/live/record?last={(1 + LEAD) * (asked.last or HOUR):g}", asked.api_key, file)
         if not path.stat().st_size:  # its first lines are written with its first answer
             raise AskingError(f"The server at {url} has recorded no answer yet; tune when it has given some.")
+        if urlsplit(url).scheme == "unix" or urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1"):
+            _give_way()
         yield path
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from inflight.config.setting import SettingsError
 from inflight.core.strategies.chunked import EARLY_END
+from inflight.metrics.observation import Targets
 from inflight.metrics.slo import Slo, targets
 from inflight.metrics.summary import Summary
 from inflight.planning.demand import Demand
@@ -196,8 +197,8 @@ def tune(
         check: The real engine, on which the best measured settings win.
         progress: Called with a sentence about each trial.
     """
-    fixed = overrides or Overrides()
-    requests = max(REQUESTS, requests_for(slos).decisive) if requests is None else requests
+    fixed, shares = overrides or Overrides(), {slo.traffic: demand.share_of(slo.traffic) for slo in slos}
+    requests = max(REQUESTS, requests_for(slos, shares).decisive) if requests is None else requests
     check_steps(fixed.max_num_batched_tokens, requests, traffic)
     proposal = propose(machine, traffic, slos, fixed)
     residents = rows_at(machine.model, traffic, demand.rate, proposal.config.max_num_seqs)
@@ -205,10 +206,16 @@ def tune(
     workload, measured = demand.workload(demand.rate, run.requests, seed), (run.begin, run.end)
 
     def trial(config: EngineConfig) -> Trial:
-        return try_out(machine, config, workload, slos, targets=targets(slos), measured=measured)
+        return try_out(machine, config, workload, slos, targets=goodput_targets(slos), measured=measured)
 
     tuning = search_settings(proposal.config, tuned_dimensions(machine, traffic, slos, fixed), trial, progress)
     return tuning if check is None else _verify(tuning, check, progress)
+
+
+def goodput_targets(slos: tuple[Slo, ...]) -> Targets | None:
+    """Return the targets by which all requests are evaluated; None: those of their classes, which have SLOs of their
+    own. Raises SloError where only some SLOs are of a class."""
+    return None if slos and all(slo.traffic for slo in slos) else targets(slos)
 
 
 def search_settings(
