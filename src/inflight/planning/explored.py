@@ -60,7 +60,7 @@ def explore(
         limits=asked,
         share=share,
         input_tokens=answer.traffic.input_mean,
-        output_tokens=answer.traffic.output_mean,
+        output_tokens=0.0 if _is_pooled(answer) else answer.traffic.output_mean,
         layouts=layouts,
         about=list(_about(answer, len(cells))),
     )
@@ -141,9 +141,6 @@ def _layout(candidate: Candidate, cells: list[_Cell], found: Mapping[str, Trial]
 
 
 def _explored(candidate: Candidate, typical: Trial, slow: Trial | None, fast: Trial | None, rate: float) -> ExploredRun:
-    shares: dict[str, float] = {}
-    for (_, bound), share in typical.spent.by_kind.items():
-        shares[bound] = shares.get(bound, 0.0) + share
     context = typical.summary.prompt_tokens / max(1, typical.summary.requests)
     return ExploredRun(
         rate=rate,
@@ -153,7 +150,7 @@ def _explored(candidate: Candidate, typical: Trial, slow: Trial | None, fast: Tr
         high=_latencies(slow),
         slow_saturated=slow is not None and _is_saturated(slow),
         fast_saturated=fast is not None and _is_saturated(fast),
-        shares={name: float(f"{share:.3g}") for name, share in shares.items()},
+        shares={name: float(f"{share:.3g}") for name, share in typical.spent.by_bound.items()},
         rows=typical.spent.rows,
         step_seconds=typical.spent.step_seconds,
         is_full=typical.spent.rows > FULL * candidate.machine.sequences(context),
@@ -175,6 +172,11 @@ def _latencies(trial: Trial | None) -> dict[str, list[float | None]]:
     }
 
 
+def _is_pooled(answer: Plan | Infeasible) -> bool:
+    """Return whether answers are vectors."""
+    return all(one.is_pooled for one in answer.question.machines)
+
+
 def _limits(answer: Plan | Infeasible) -> tuple[dict[str, float | None], int]:
     """Return the limits that the sliders begin with, in milliseconds, and their percentile, the hardest that is asked
     for. Limits on a request's own gaps begin as limits on all gaps."""
@@ -194,7 +196,7 @@ def _about(answer: Plan | Infeasible, runs: int) -> Iterator[str]:
     answers = f", answers of {traffic.output_mean:,.0f} (p99 {traffic.output.p99 or 0:,.0f})"
     yield (
         f"Planned for {demand.rate:,.4g} requests/s, prompts of {traffic.input_mean:,.0f} tokens on average (p99 "
-        f"{traffic.input.p99 or 0:,.0f}){answers if traffic.output_mean else ''}; "
+        f"{traffic.input.p99 or 0:,.0f}){'' if _is_pooled(answer) else answers}; "
         f"{counted(runs, 'run')} of the engine's own scheduler. Lengths and bursts stay as they are; demand, limits "
         "and price can be moved."
     )
@@ -207,6 +209,10 @@ def _about(answer: Plan | Infeasible, runs: int) -> Iterator[str]:
         )
     else:
         yield "The plan found no number of replicas that keeps the SLOs; with other limits there may be one."
+    if any(slo.traffic for slo in answer.question.slos):
+        yield "The plan has limits of single classes; here the lowest of each latency begins as that of all."
+    if any(slo.metric == "e2e" for slo in answer.question.slos):
+        yield "The plan limits E2E, too, for which this page has no slider."
     calibrated = all(one.calibrated for one in answer.question.machines)
     if not calibrated:
         yield "Not calibrated on your hardware: step times come from data sheets and published efficiencies."

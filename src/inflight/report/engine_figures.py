@@ -182,4 +182,4 @@ def _service(run: EngineRun) -> dict[str, int]:
     served: Counter[str] = Counter()
     for one in run.requests:
         served[one.tenant] += one.prompt_tokens + one.output_tokens
-    return dict(served.most_common())
+    return dict(sorted(served.items(), key=lambda one: -one[1]))

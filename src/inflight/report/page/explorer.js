@@ -26,7 +26,10 @@
 
   const number = (value) => (value >= 100 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(3)));
   const ms = (seconds) => (seconds === null || seconds === undefined ? "-" : `${number(seconds * 1e3)} ms`);
-  const money = (value) => value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+  const money = (value) => {
+    const digits = value > 0 && value < 0.01 ? 1 - Math.floor(Math.log10(value)) : 2;
+    return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  };
   const value = (name) => (name in exact ? exact[name] : scales[name].of(+get(name).value));
 
   // -- runs of a layout ----------------------------------------------------------------------------------------------
@@ -174,7 +177,7 @@
     show("each", is ? number(one.each) : "-", is ? `${Math.round((100 * one.each) / one.top.rate)} % of the highest` : "");
     const hour = is && asked.price ? one.gpus * asked.price : null;
     show("hour", hour === null ? "-" : money(hour), hour === null || one.slow === null ? "" : `${money(one.fast * one.layout.gpus * asked.price)} to ${one.slow === Infinity ? "no end" : money(one.slow * one.layout.gpus * asked.price)}`);
-    show("million", hour === null || !found.output_tokens ? "-" : money((hour / (asked.rate * found.output_tokens * 3600)) * 1e6), "");
+    show("million", hour === null ? "-" : money((hour / (asked.rate * (found.output_tokens || 1) * 3600)) * 1e6), ""); // vectors: of texts
     show("verdict", verdict(one, asked));
     show("basis", is ? basis(one) : "Of the lowest load that was simulated.");
     latencies(one, asked);

@@ -62,7 +62,7 @@ class Explored(Struct):
         rate: Requests/s of all replicas together.
         limits: Metric → milliseconds; None: no limit.
         share: The percentile that has to keep the limits, an index of SHARES.
-        input_tokens, output_tokens: Means of prompts and answers.
+        input_tokens, output_tokens: Means of prompts and answers; 0 where answers are vectors.
         about: Sentences on the demand and the basis.
     """
 
