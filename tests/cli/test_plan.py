@@ -68,6 +68,7 @@ def test_a_page_with_sliders_is_written(plan, tmp_path: Path) -> None:  # type: 
     content = page.read_text()
     assert 'type="range" id="rate"' in content and "The plan itself: 1 replica of h100" in content
     assert "would be overwritten" in plan(*SMALL, "--trace", page, "--html", page).sentence()
+    assert "would be overwritten" in plan(*SMALL, "--write-config", page, "--html", page).sentence()
 
 
 def test_json_for_programs(plan) -> None:  # type: ignore[no-untyped-def]
@@ -313,6 +314,8 @@ def test_a_model_that_answers_is_sized_for_vectors_where_there_are_no_answers(pl
         (("--sessions", 5), "--rate and --sessions both say"),
         (("--think", 5), "--think is of conversations of several turns; give --turns"),
         (("--prefix-groups", 5), "prefixes have no length; give --prefix-tokens"),
+        (("--startup-seconds", 30), "--startup-seconds is of replicas that come and go"),
+        (("--spot-loss", 1), "a chance above 0 and below 1"),
         (("--slo", "chat.ttft=500"), "--slo limits the class 'chat', but there are no --classes"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from inflight.metrics.slo import SloError, parse_slos
 from inflight.planning.demand import traffic_of
 from inflight.planning.mixture import Mixed, steady_rate
-from inflight.planning.plan import Plan, PlanError, as_text, plan
+from inflight.planning.plan import Infeasible, Plan, PlanError, as_text, plan
 from inflight.planning.separation import class_names
 from inflight.planning.sizing import Question, TrialRunner, candidate_for, requests_for
 from inflight.planning.slos import check_slos
@@ -121,6 +121,17 @@ def test_an_slo_of_a_class_is_about_its_requests_alone() -> None:
     with pytest.raises(SloError, match="two limits"):
         parse_slos(["chat.ttft=500,chat.ttft=300"])
     assert requests_for([slo], {"chat": 0.1}).decisive == pytest.approx(10 * requests_for([slo]).decisive, rel=0.02)
+
+
+def test_advice_on_an_slo_of_a_class_names_it() -> None:
+    demand = Mixed.of([CHAT, BATCH], Poisson(4.0), 8192)
+    question = Question(
+        machines=[machine()], demand=demand, slos=parse_slos(["chat.ttft=5(p95)"]), requests=(100, 200, 400)
+    )
+    found = plan(question, fast=True)
+    assert isinstance(found, Infeasible)
+    (slo,) = parse_slos([found.advice])
+    assert (slo.traffic, slo.metric, slo.share) == ("chat", "ttft", 0.95) and slo.limit > 0.1
 
 
 @cache

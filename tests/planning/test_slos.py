@@ -50,6 +50,12 @@ def test_few_requests_show_that_a_p99_is_missed_but_not_that_it_is_met(
     assert undecided({TTFT: value}, requests) == (() if is_decided else (TTFT,))
 
 
+def test_a_class_of_which_nothing_was_measured_is_not_decided() -> None:
+    of_class = Slo("ttft", 1.0, traffic="rare")
+    assert undecided({of_class: math.nan}, 600, {"chat": 600}) == (of_class,)
+    assert undecided({of_class: math.nan}, 600, {"rare": 600}) == ()
+
+
 def test_a_plan_says_which_slo_too_few_requests_decide() -> None:
     few = Question(machines=(machine(),), demand=drawn(2.0), slos=parse_slos(["ttft=4000"]), requests=(60, 80, 160))
     found = plan(few, fast=True)

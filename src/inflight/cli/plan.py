@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,11 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import setting
 from inflight.counted import counted
+from inflight.metrics.slo import Slo
+from inflight.planning.demand import Demand
 from inflight.planning.engine_config import configuration
 from inflight.planning.parallel import cores
+from inflight.planning.parallelisms import Machines
 from inflight.planning.plan import Infeasible, Plan, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.result import plan_result
@@ -32,6 +36,8 @@ from inflight.planning.sizing import Question
 from inflight.planning.slos import check_slos
 from inflight.planning.trial_cache import default_cache
 from inflight.records.json_text import json_text
+
+_OVERRIDES = ("strategy", "policy", "max_num_seqs", "max_num_batched_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,25 +99,21 @@ def command(
         refuse(machine, ("model", "family"), "--hardware", "--step-model")
     slos = slos_of(asked)
     check_slos(slos)
-    for path in (output.write_config, output.html):
-        check_writable(path, reads=[asked.trace, machine.step_model, machine.hardware_file])
-    is_pooled = asked.output_tokens == "0" or answers_with_vectors(machine)
-    if is_pooled and (between := next((slo for slo in slos if slo.paces), None)) is not None:
-        raise click.UsageError(f"--slo has {between}, which is between tokens, and vectors have none; leave it out.")
-    demand = demand_of(asked, longest_of(machine, is_pooled), is_pooled=is_pooled)
+    reads = [asked.trace, asked.classes, machine.step_model, machine.hardware_file]
+    check_writable(output.write_config, output.html, reads=reads)
     tried = drafts.asked_about(asked.seed)
     _check_fast(layouts, depth, tried)
-    names = ("strategy", "policy", "max_num_seqs", "max_num_batched_tokens")
-    served = output.write_config is not None
-    machines = machines_of(machine, demand, values["max_num_seqs"], served, is_pooled)
-    if any(one.reads_whole_texts for one in machines.fitting) and values["strategy"] == "chunked":
+    demand, machines = _demand_and_machines(
+        machine, asked, slos, values["max_num_seqs"], is_served=output.write_config is not None
+    )
+    if any(one.is_encoder_only for one in machines.fitting) and values["strategy"] == "chunked":
         values["strategy"] = "continuous"
     question = Question(
         machines=machines.fitting,
         discarded=machines.discarded,
         demand=demand,
         slos=slos,
-        overrides=Overrides(**{name: values[name] for name in names}),
+        overrides=Overrides(**{name: values[name] for name in _OVERRIDES}),
         seed=asked.seed,
         drafts=tried,
         layouts=layouts_of(layouts),
@@ -136,6 +138,23 @@ def command(
         about = (f"{counted(answer.replicas, 'replica')} of {answer.chosen.machine.name}, by `inflight plan`.",)
         output.write_config.write_text(configuration(answer.config.options(), about), encoding="utf-8")
     return 0
+
+
+def _demand_and_machines(
+    machine: PricedMachineOptions,
+    asked: PlannedDemandOptions,
+    slos: Sequence[Slo],
+    max_num_seqs: int | None,
+    *,
+    is_served: bool,
+) -> tuple[Demand, Machines]:
+    """Return the demand and the ways to run an engine. is_served: only those that this engine runs itself. Raises
+    click.UsageError, and the errors of models, GPUs, traces and settings."""
+    is_pooled = asked.output_tokens == "0" or answers_with_vectors(machine)
+    if is_pooled and (between := next((slo for slo in slos if slo.paces), None)) is not None:
+        raise click.UsageError(f"--slo has {between}, which is between tokens, and vectors have none; leave it out.")
+    demand = demand_of(asked, longest_of(machine, is_pooled), is_pooled=is_pooled)
+    return demand, machines_of(machine, demand, max_num_seqs, is_served, is_pooled)
 
 
 def _write_page(answer: Plan | Infeasible, path: Path, fast: bool) -> None:

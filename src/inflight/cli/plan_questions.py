@@ -43,7 +43,7 @@ class TerminalQuestion:
         """Return the answer; raise click.UsageError, which asks again."""
         try:
             self.check(answer.strip())
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RuntimeError) as error:  # the last of a home folder that is not there
             raise click.UsageError(str(error)) from None
         return answer.strip()
 

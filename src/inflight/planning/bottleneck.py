@@ -47,7 +47,7 @@ def bottleneck(candidate: Candidate, trial: Trial, traffic: Traffic) -> Bottlene
     if full:
         sentences.append(sentence("full_kv", holds=kv_rows, context=traffic.mean_context, rows=rows))
     if shares:
-        sentences.append(_where_time_goes(limit, trial, shares, candidate.machine.reads_whole_texts))
+        sentences.append(_where_time_goes(limit, trial, shares, candidate.machine.is_encoder_only))
     if full:
         bound = "weights" if memory is not None and memory.weight_bytes > memory.kv_bytes else "KV"
     else:
@@ -70,7 +70,7 @@ def _relief(bound: str, candidate: Candidate) -> str:
     lower: list[Precision] = ["fp8", "int8"] if model.weights == "bf16" else []
     units = [name for name in lower if model.gpu.computes(name)]
     return sentence(
-        "relief", bound=bound, lower=lower, units=units, kv=model.kv, whole=candidate.machine.reads_whole_texts
+        "relief", bound=bound, lower=lower, units=units, kv=model.kv, whole=candidate.machine.is_encoder_only
     )
 
 

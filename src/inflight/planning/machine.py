@@ -70,7 +70,7 @@ class Machine:
         return isinstance(self.model, Roofline) and self.model.spec.head is None
 
     @property
-    def reads_whole_texts(self) -> bool:
+    def is_encoder_only(self) -> bool:
         """Whether a token sees those behind it too, so that a text is computed in one step."""
         if not isinstance(self.model, Roofline):
             return False

@@ -167,7 +167,8 @@ class Infeasible:
             values = [trial.values.get(slo, math.inf) for trial in trials]
             best = min((value for value in values if math.isfinite(value)), default=math.inf)
             if slo.limit < best < math.inf:
-                parts.append(f"{slo.metric}={math.ceil(best * 1.25e3)}(p{slo.share * 100:g})")
+                of_class = f"{slo.traffic}." if slo.traffic else ""
+                parts.append(f"{of_class}{slo.metric}={math.ceil(best * 1.25e3)}(p{slo.share * 100:g})")
         return ",".join(parts)
 
 
@@ -318,7 +319,8 @@ def _plan_replicas(
         workers: Processes at once; the result does not depend on them.
     """
     question, overrides = runner.question, runner.question.overrides
-    replicas, met = best.replicas(question.demand), best.capacity.met
+    gpus, met = question.gpus, best.capacity.met
+    replicas = best.replicas(question.demand) if gpus is None else gpus // best.machine.gpus
     one = best if met is None else replace(best, config=sizing.with_fewer_rows(best, runner.traffic, met, overrides))
 
     def run(replicas: int, rate: float) -> Trial:

@@ -60,6 +60,7 @@ def ranked_on(gpus: int, chosen: Candidate, served: float, others: Iterable[Cand
         engines = gpus // one.machine.gpus
         if one.rate and engines:
             found.append(_on(gpus, one, one.rate * engines))
+    found = list({one.name: one for one in reversed(found)}.values())  # the chosen one stands first
     return sorted(found, key=lambda one: one.key)
 
 
@@ -86,7 +87,7 @@ def _of_layouts(needs: Iterable[LayoutNeed], demand: Demand) -> Iterator[RankedP
         if engines is None or gpus is None:
             continue
         kind = {DISAGGREGATED: "disaggregated", MIXED: "mixed"}.get(layout.name, layout.config.strategy)
-        tier = "" if layout.tiers is None else ", with a tier"
+        tier = "" if layout.tiers is None else ", with a folder" if layout.tiers.folder else ", with host memory"
         name = f"{layout.candidate.machine.name}, {kind}{tier}"
         yield RankedPlan(name, engines, gpus, _price(layout.candidate, sum(engines)))
 

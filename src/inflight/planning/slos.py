@@ -32,10 +32,13 @@ def check_slos(slos: Sequence[Slo]) -> None:
 
 
 def undecided(values: Mapping[Slo, float], requests: int, by_class: Mapping[str, int] | None = None) -> tuple[Slo, ...]:
-    """Return the SLOs that a trial meets with too few requests to decide. values: of each; requests, by_class:
-    measured."""
+    """Return the SLOs that a trial meets with too few requests to decide, a class of none among them. values: of each;
+    requests, by_class: measured."""
 
-    def decides(slo: Slo) -> bool:
-        return ((by_class or {}).get(slo.traffic, 0) if slo.traffic else requests) >= min_samples(slo.of_requests)
+    def measured(slo: Slo) -> int:
+        return (by_class or {}).get(slo.traffic, 0) if slo.traffic else requests
 
-    return tuple(slo for slo, value in values.items() if value <= slo.limit and not decides(slo))
+    def is_open(slo: Slo, value: float) -> bool:
+        return (value <= slo.limit or not measured(slo)) and measured(slo) < min_samples(slo.of_requests)
+
+    return tuple(slo for slo, value in values.items() if is_open(slo, value))
