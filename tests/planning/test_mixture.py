@@ -169,6 +169,8 @@ def test_so_many_gpus_serve_a_rate() -> None:
     assert found.replicas == 3 and found.trial.met
     assert found.question.demand.rate == pytest.approx(3 * found.chosen.rate, rel=0.3)
     assert "requests/s are served within the SLOs by 3" in as_text(found)
+    many = plan(replace(question, gpus=2000), fast=True)
+    assert isinstance(many, Plan) and many.replicas == 2000
 
 
 def test_too_few_gpus_are_refused_with_their_number() -> None:

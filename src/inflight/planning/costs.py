@@ -43,7 +43,7 @@ def cost_of(best: Candidate, replicas: int, question: Question, traffic: Traffic
     pairs = [(rate, tokens) for rate in (question.demand.rate, question.mean_rate) for tokens in (output, both)]
     per_hour = price * replicas
     figures = (per_hour / (rate * tokens * 3600) * 1e6 for rate, tokens in pairs)
-    return Cost(per_hour, *figures, mean_rate=question.mean_rate)
+    return Cost(per_hour, *figures, question.mean_rate)
 
 
 def autoscaling_of(question: Question, best: Candidate, replicas: int) -> Autoscaling | None:

@@ -121,8 +121,8 @@ class Traced:
         entries = self.trace.entries
         if len(entries) < 2 or entries[-1].arrival <= entries[0].arrival:
             raise WorkloadError(
-                f"The trace {self.trace.name} has {counted(len(entries), 'request')} within 0 s, which is no rate; give one with "
-                "requests at different times."
+                f"The trace {self.trace.name} has {counted(len(entries), 'request')} within 0 s, which is no rate; "
+                "give one with requests at different times."
             )
         _check_rate("--rate", self.rate)
 
