@@ -40,10 +40,20 @@ def cost_of(best: Candidate, replicas: int, question: Question, traffic: Traffic
         return None
     output = traffic.output_mean
     both = traffic.input_mean + (0.0 if best.machine.is_pooled else output)
-    pairs = [(rate, tokens) for rate in (question.demand.rate, question.mean_rate) for tokens in (output, both)]
     per_hour = price * replicas
-    figures = (per_hour / (rate * tokens * 3600) * 1e6 for rate, tokens in pairs)
-    return Cost(per_hour, *figures, question.mean_rate)
+
+    def per_million(rate: float, tokens: float) -> float:
+        return per_hour / (rate * tokens * 3600) * 1e6
+
+    planned, mean = question.demand.rate, question.mean_rate
+    return Cost(
+        per_hour,
+        per_million_output=per_million(planned, output),
+        per_million_tokens=per_million(planned, both),
+        mean_per_million_output=per_million(mean, output),
+        mean_per_million_tokens=per_million(mean, both),
+        mean_rate=mean,
+    )
 
 
 def autoscaling_of(question: Question, best: Candidate, replicas: int) -> Autoscaling | None:
