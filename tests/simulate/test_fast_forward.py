@@ -202,6 +202,15 @@ def test_no_sequence_is_omitted_where_blocks_run_short(depth: int) -> None:
 
 
 @DEPTHS
+def test_preempted_sequences_find_their_blocks_where_requests_share_nothing_too(depth: int) -> None:
+    """Their blocks are published when they are preempted."""
+    pools = (pool(num_blocks=30, depth=depth, prefix_caching=caching) for caching in (True, False))
+    runs = [simulate(chat(60, 20.0), SimulationSetup(one)).replicas[0].last for one in pools]
+    with_cache, without = [(one.preemptions, one.recomputed_tokens) for one in runs]
+    assert without == with_cache and without[0] > 0
+
+
+@DEPTHS
 def test_the_second_pool_goes_fast_too(depth: int) -> None:
     link = Link(bytes_per_token=1e5, gbps=8.0)
     two = pool(replicas=2, depth=depth)
