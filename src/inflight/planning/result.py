@@ -96,7 +96,7 @@ class ParallelismResult(Struct):
 
 class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings": "mistakes"}):
     """refined: whether more than the planned load was simulated; else there is no interval, and nothing to compare.
-    undecided: SLOs that are kept, by fewer requests than decide that."""
+    values: percentiles that the SLOs bound. undecided: SLOs that are kept, by fewer requests than decide that."""
 
     possible: bool = True
     refined: bool = True
@@ -122,6 +122,7 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     kv_bytes_per_gpu: float | None
     max_concurrent_sequences: int
     kept: bool
+    values: dict[str, float | None]
     undecided: list[str]
     rate_per_replica: float
     highest_rate_per_replica: float
@@ -200,6 +201,7 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
         kv_bytes_per_gpu=None if memory is None else memory.kv_bytes,
         max_concurrent_sequences=int(machine.sequences(traffic.mean_context)),
         kept=answer.trial.met,
+        values=_values(answer.trial),
         undecided=[str(slo) for slo in answer.trial.undecided],
         rate_per_replica=demand.rate / answer.replicas,
         highest_rate_per_replica=answer.chosen.rate,
