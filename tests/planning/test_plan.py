@@ -216,8 +216,8 @@ def test_every_stage_is_reported_and_the_first_answer_is_refined() -> None:
     first: list[Plan] = []
     found = plan(answer(2.0).question, progress=stages.append, first=first.append)
     assert stages[0] == "1 of 2: box: the highest rate that meets the SLOs"
-    assert stages[1].startswith("2 of 2: the planned load") and len(stages) == 2 + 9
-    assert stages[-1].startswith("9 of 9: ") and any("what if: 20 % more requests" in one for one in stages)
+    assert stages[1].startswith("2 of 2: the planned load") and len(stages) == 2 + 10
+    assert stages[-1].startswith("10 of 10: ") and any("what if: 20 % more requests" in one for one in stages)
     assert isinstance(found, Plan) and not first[0].changes
     assert (first[0].replicas, first[0].config, first[0].trial) == (found.replicas, found.config, found.trial)
     assert first_sentence(first[0]).startswith("First answer: 1 replica of box, TTFT p99 ")

@@ -38,9 +38,7 @@ class RecordOptions:
         None, "Tune for the requests of this record (serve --record).", "Record", path="present file", is_early=True
     )
     url: str | None = setting(None, "Or of the record that the server at this address writes.", metavar="URL")
-    api_key: str | None = setting(
-        None, "Key of its operator; or INFLIGHT_API_KEY.", metavar="KEY", variable="INFLIGHT_API_KEY", is_secret=True
-    )
+    api_key: str | None = setting(None, "Key of its operator.", metavar="KEY", is_secret=True)
     last: float | None = setting(
         None, f"Seconds at the record's end; {HOUR:g} unless set.", bound=above_zero("seconds"), metavar="SECONDS"
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from inflight.config.speculation import DraftSource
-from inflight.planning.demand import Demand
+from inflight.planning.demand import Demand, Traced
 from inflight.planning.engine_config import TOGETHER
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import step_limit
@@ -130,9 +130,10 @@ class RouterNeed:
 
 
 def compares_routers(runner: TrialRunner, best: Candidate) -> bool:
-    """Whether routers are compared: not where there is one replica, or prompts share no beginnings, nor where the size
-    is found behind one that knows where conversations are cached."""
-    return best.pooled > 1 and MIN_SHARED <= runner.traffic.shared <= AFFINE
+    """Whether routers are compared: not where there is one replica, or prompts share no beginnings, nor where drawn
+    conversations are sized behind one that knows where they are cached."""
+    highest = 1.0 if isinstance(runner.question.demand, Traced) else AFFINE
+    return best.pooled > 1 and MIN_SHARED <= runner.traffic.shared <= highest
 
 
 def router_need(runner: TrialRunner, best: Candidate, router: str) -> RouterNeed:
