@@ -183,6 +183,7 @@ class KVCacheManager:
         self.new_blocks = self._tables.new_blocks
         self.publish = self._sharing.publish
         self.publish_deferred = self._sharing.publish_deferred
+        self.defers_publishing = self._sharing.defers
         self.free_request = self._sharing.free_request
         self.take_checkpoints = self._states.take_checkpoints
         self.begin_from_checkpoint = self._states.begin_from_checkpoint
@@ -333,11 +334,6 @@ class KVCacheManager:
     def num_available_blocks(self) -> int:
         """Blocks that can be allocated: free and evictable ones."""
         return self._pool.available
-
-    @property
-    def defers_publishing(self) -> bool:
-        """Whether a sequence's blocks are published only when it is preempted, but for several samples of a request."""
-        return self._sharing.defers
 
     @property
     def is_storing(self) -> bool:

@@ -82,7 +82,8 @@ class PrefixSharing:
         self._layout, self._size, self._has_windows = layout, layout.block_size, layout.has_windows
         self._pool, self._prefix, self._states, self._on_publish = pool, prefix, states, on_publish
         self._among_requests = among_requests
-        # Where requests share nothing, only a preempted sequence finds its own blocks: they are published then.
+        # Where requests share nothing, only a preempted sequence finds its own blocks: they are published then, but
+        # those of a request of several samples at once.
         self.defers = not among_requests and not layout.has_windows and states is None
         self.has_groups = layout.has_windows or states is not None
         self._private: dict[Hashable, list[int]] = {}  # root → nodes, where requests share nothing
