@@ -22,12 +22,11 @@ from typing import Any
 
 from benchmarks.chart_pictures import photograph
 from benchmarks.comparison import log_line
-from benchmarks.sizing import trace, write_trace
+from benchmarks.sizing import PICTURES, trace, write_trace
 from inflight.report.charts.chart import Chart, Key, Plot, Series, ValueTable, rounded, scale, series_class
 from inflight.report.charts.quantity import quantity
 
 PAGE = Path(__file__).parent.parent / "docs" / "planning.md"
-PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 WIDTH = 118  # characters of a line of the page
 LEFT_OUT = ("Memory:", "Basis:")  # paragraphs of an answer that docs explain once
 CHAT = "--input-tokens lognormal:1020:4142 --output-tokens lognormal:129:601"

@@ -23,6 +23,7 @@ from inflight.planning.plan import Plan, as_text, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.sizing import FleetQuestion, Question, candidate_for
 from inflight.planning.spot import on_spot
+from inflight.workload.arrivals import Daily
 
 from .builders import drawn, machine, workload
 
@@ -34,7 +35,7 @@ def scaled(profile: LoadProfile, *, start: float = 60.0, allowed: float = 0.01, 
 
 
 def test_a_slow_swing_is_followed_and_saves_what_is_not_there() -> None:
-    found = scaled(daily_profile(10.0, 100.0, 24))
+    found = scaled(daily_profile(Daily(10.0, 100.0, 24)))
     assert found.enough and found.late <= 0.01
     assert (found.replicas_least, found.replicas_most) == (1 + found.spare, 10 + found.spare)
     assert 5 < found.replicas_mean < 8
@@ -56,7 +57,7 @@ def test_a_sudden_rise_is_late_until_replicas_have_started() -> None:
 
 
 def test_starting_replicas_are_paid_for() -> None:
-    profile = daily_profile(10.0, 100.0, 1)
+    profile = daily_profile(Daily(10.0, 100.0, 1))
     slow, fast = scaled(profile, start=600.0, allowed=1.0), scaled(profile, start=0.0, allowed=1.0)
     assert slow.replicas_mean > fast.replicas_mean
 
@@ -65,7 +66,7 @@ def test_profiles_have_the_requests_that_there_are() -> None:
     trace = workload(*((float(time), 10, 10) for time in range(100)))
     found = profile_of_trace(trace, 2.0)
     assert sum(found.rates) * 10 == pytest.approx(200) and found.rates[:6] == (2.0,) * 6
-    day = daily_profile(10.0, 30.0, 24)
+    day = daily_profile(Daily(10.0, 30.0, 24))
     assert day.mean == pytest.approx(20.0) and day.hours == pytest.approx(24)
     assert min(day.rates) == pytest.approx(10.0, abs=0.01) and day.rates[0] < day.rates[len(day.rates) // 2]
 
@@ -102,7 +103,7 @@ def test_a_plan_has_both_where_they_are_asked_for() -> None:
         demand=drawn(20.0),
         slos=parse_slos(["ttft=4000(p90)"]),
         requests=(100, 200, 400),
-        fleet=FleetQuestion(daily_profile(2.0, 20.0, 24), None, 0.05, 0.5),
+        fleet=FleetQuestion(daily_profile(Daily(2.0, 20.0, 24)), None, 0.05, 0.5),
     )
     found = plan(question, fast=True)
     assert isinstance(found, Plan) and found.autoscaling is not None and found.spot is not None

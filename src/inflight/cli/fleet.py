@@ -62,5 +62,5 @@ def _profile(traffic: PlannedDemandOptions, demand: Demand) -> LoadProfile | Non
     match None if traffic.arrivals is None else parse_arrivals(traffic.arrivals):
         case Daily(low, high, hours):
             factor = demand.rate / high
-            return daily_profile(factor * low, factor * high, hours)
+            return daily_profile(Daily(factor * low, factor * high, hours))
     return None

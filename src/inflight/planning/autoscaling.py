@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from inflight.planning.machine import Machine
 from inflight.routing.autoscaling import DOWN_SECONDS
+from inflight.workload.arrivals import Daily
 from inflight.workload.workload import Workload
 
 STEP = 10.0  # seconds
@@ -55,11 +56,10 @@ def profile_of_trace(trace: Workload, factor: float) -> LoadProfile:
     return LoadProfile(tuple(factor * count / SEEN for count in counts for _ in range(steps)))
 
 
-def daily_profile(low: float, high: float, hours: float) -> LoadProfile:
-    """Return the load of a day whose rate swings between low and high as a sine, from its lowest point."""
-    steps = max(1, round(hours * 3600 / STEP))
-    angles = (2 * math.pi * (step + 0.5) / steps for step in range(steps))
-    return LoadProfile(tuple(low + (high - low) * (1 - math.cos(angle)) / 2 for angle in angles))
+def daily_profile(day: Daily) -> LoadProfile:
+    """Return the load of a day."""
+    steps = max(1, round(day.hours * 3600 / STEP))
+    return LoadProfile(tuple(day.rate_at(STEP * (step + 0.5)) for step in range(steps)))
 
 
 def start_seconds(machine: Machine) -> float:

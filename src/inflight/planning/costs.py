@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from inflight.metrics.slo import SHARE
 from inflight.planning.autoscaling import Autoscaling, autoscaled, start_seconds
+from inflight.planning.machine import Machine
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, Question, ceiling
 from inflight.planning.spot import Spot, on_spot
@@ -60,7 +61,7 @@ def autoscaling_of(question: Question, best: Candidate, replicas: int) -> Autosc
     machine, fleet = best.machine, question.fleet
     if fleet.profile is None:
         return None
-    start = start_seconds(machine) if fleet.start_seconds is None else fleet.start_seconds
+    start = _start_seconds(question, machine)
     patience, allowed = _patience(question)
     rate = question.demand.rate / replicas
     saturated, price = ceiling(best), machine.price_per_hour
@@ -71,10 +72,16 @@ def spot_of(question: Question, best: Candidate, replicas: int, trial: Trial) ->
     machine, fleet = best.machine, question.fleet
     if fleet.spot_loss is None:
         return None
-    start = start_seconds(machine) if fleet.start_seconds is None else fleet.start_seconds
+    start = _start_seconds(question, machine)
     price = None if fleet.spot_price is None else fleet.spot_price * machine.gpus
     seconds = trial.summary.e2e.mean or 0.0
     return on_spot(replicas, fleet.spot_loss, start, _allowed(question), seconds, machine.price_per_hour, price)
+
+
+def _start_seconds(question: Question, machine: Machine) -> float:
+    """Return the seconds until a new replica takes requests, as given or as estimated."""
+    given = question.fleet.start_seconds
+    return start_seconds(machine) if given is None else given
 
 
 def _patience(question: Question) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from inflight.counted import counted
+from inflight.metrics.slo import METRICS
 from inflight.planning.bottleneck import FULL
 from inflight.planning.parallel import run_all
 from inflight.planning.plan import Infeasible, Plan
@@ -28,7 +29,6 @@ LOADS = (0.04, 0.2, 0.35, 0.5, 0.62, 0.74, 0.86, 1.0)  # of the highest that is 
 BEYOND = 1.15  # times the rate that meets the SLOs, where that is more than the closed form serves
 MACHINES = 2
 STEPS = (1.0, 0.25)  # times the tokens of a step that the plan chose
-_METRICS = ("ttft", "tpot", "itl", "e2e")
 
 
 def explore(
@@ -51,7 +51,7 @@ def explore(
     question, runner = answer.question, TrialRunner(answer.question, answer.traffic, cache)
     cells = list(_cells(answer, fast))
     jobs = {one.name: partial(_run, runner, one) for one in cells}
-    stages = Stages({one.name: one.work for one in cells}, progress, at_once=workers)
+    stages = Stages(dict.fromkeys(jobs, 1.0), progress, at_once=workers)
     found = run_all(jobs, workers, partial(stages.end, reports=True))
     layouts = [_layout(one, cells, found) for one in _layouts(answer, fast)]
     asked, share = _limits(answer)
@@ -78,10 +78,6 @@ class _Cell:
     def name(self) -> str:
         end = f", {self.end} end" if self.end else ""
         return f"{_name(self.candidate)}: {self.rate:.3g} requests/s of each replica{end}"
-
-    @property
-    def work(self) -> float:
-        return 1.0
 
 
 def _run(runner: TrialRunner, cell: _Cell) -> Trial:
@@ -168,7 +164,7 @@ def _latencies(trial: Trial | None) -> dict[str, list[float | None]]:
         return {}
     return {
         name: [float(f"{value:.4g}") if math.isfinite(value) else None for value in trial.percentiles[name]]
-        for name in _METRICS
+        for name in METRICS
     }
 
 

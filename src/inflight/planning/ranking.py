@@ -55,19 +55,13 @@ def ranked(
 
 def ranked_on(gpus: int, chosen: Candidate, served: float, others: Iterable[Candidate]) -> list[RankedPlan]:
     """Return the plans on so many GPUs, that which serves the most first. served: requests/s of the chosen one."""
-    found = [_on(gpus, chosen, served, is_chosen=True)]
+    found = [_of_candidate(chosen, gpus // chosen.machine.gpus, is_chosen=True, rate=served)]
     for one in others:
         engines = gpus // one.machine.gpus
         if one.rate and engines:
-            found.append(_on(gpus, one, one.rate * engines))
+            found.append(_of_candidate(one, engines, rate=one.rate * engines))
     found = list({one.name: one for one in reversed(found)}.values())  # the chosen one stands first
     return sorted(found, key=lambda one: one.key)
-
-
-def _on(gpus: int, one: Candidate, rate: float, *, is_chosen: bool = False) -> RankedPlan:
-    engines = gpus // one.machine.gpus
-    name = f"{one.machine.name}, {one.config.strategy}"
-    return RankedPlan(name, (engines,), engines * one.machine.gpus, _price(one, engines), is_chosen, rate)
 
 
 def _of_candidates(others: Iterable[Candidate], demand: Demand) -> Iterator[RankedPlan]:
@@ -76,9 +70,9 @@ def _of_candidates(others: Iterable[Candidate], demand: Demand) -> Iterator[Rank
             yield _of_candidate(one, one.replicas(demand))
 
 
-def _of_candidate(one: Candidate, replicas: int, *, is_chosen: bool = False) -> RankedPlan:
+def _of_candidate(one: Candidate, replicas: int, *, is_chosen: bool = False, rate: float | None = None) -> RankedPlan:
     name = f"{one.machine.name}, {one.config.strategy}"
-    return RankedPlan(name, (replicas,), replicas * one.machine.gpus, _price(one, replicas), is_chosen)
+    return RankedPlan(name, (replicas,), replicas * one.machine.gpus, _price(one, replicas), is_chosen, rate)
 
 
 def _of_layouts(needs: Iterable[LayoutNeed], demand: Demand) -> Iterator[RankedPlan]:

@@ -62,7 +62,6 @@ class RecordedTraffic:
         seconds: Of the record that are measured, from `begin` to `end` after the workload's first arrival.
         workload: To be simulated. original: The same with the prompts as they were, for an engine that answers.
         observations: As recorded, of the workload's entries in their order.
-        targets: Of the requests that state limits of their own; else none.
         drafts: How often drafts were accepted; None: there were none.
         notes: For readers, as sentences.
     """

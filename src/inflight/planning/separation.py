@@ -23,8 +23,9 @@ class SeparateClass(Struct, frozen=True):
 def class_names(question: Question) -> tuple[str, ...]:
     """Return the classes that share the replicas; none where there is one."""
     demand = question.demand
-    several = isinstance(demand, Mixed) and len(demand.classes) > 1
-    return tuple(one.name for one in demand.classes) if several and isinstance(demand, Mixed) else ()
+    if not isinstance(demand, Mixed) or len(demand.classes) < 2:
+        return ()
+    return tuple(one.name for one in demand.classes)
 
 
 def separate_class(runner: TrialRunner, best: Candidate, name: str) -> SeparateClass:

@@ -1,8 +1,8 @@
 """A step model from a model's shape and a GPU's data sheet, where no step was measured.
 
 Kernels run one after the other, so the time of each class of work is max(operations / rate, bytes / bandwidth), and
-the classes are added (Williams et al., "Roofline", 2009). docs/planning.md has the formulas. Embedding look-ups, the
-gathering of several GPUs' logits and sampling are not counted. Kernels reach a share of the data sheet's rates
+the classes are added (Williams et al., "Roofline", 2009). docs/planning-model.md has the formulas. Embedding look-ups,
+the gathering of several GPUs' logits and sampling are not counted. Kernels reach a share of the data sheet's rates
 (`efficiency`), collectives are measured (`collectives`), and an engine's host works beside the GPU or between its steps
 (`engine_costs`).
 """

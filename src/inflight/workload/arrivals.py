@@ -141,9 +141,13 @@ class Daily:
         now = 0.0
         while True:  # thinned out of arrivals at the high rate (Lewis and Shedler, 1979)
             now += rng.expovariate(self.high)
-            swing = (1 - math.cos(2 * math.pi * now / (3600 * self.hours))) / 2
-            if rng.random() * self.high <= self.low + (self.high - self.low) * swing:
+            if rng.random() * self.high <= self.rate_at(now):
                 yield now
+
+    def rate_at(self, seconds: float) -> float:
+        """Return the requests/s at a time after the lowest point."""
+        swing = (1 - math.cos(2 * math.pi * seconds / (3600 * self.hours))) / 2
+        return self.low + (self.high - self.low) * swing
 
 
 @dataclass(frozen=True, slots=True)
