@@ -39,7 +39,7 @@ from inflight.planning.simulation import Topology, read_off, simulate_run, try_o
 from inflight.planning.steady import Length, length, rows_at, steady_state
 from inflight.planning.traffic import analyze_traffic
 from inflight.planning.tuning import Decision, EvaluatedConfig, describe, take_turns
-from inflight.records.schema import StepRecord, of_kind, read_records
+from inflight.records.schema import RecordError, StepRecord, of_kind, read_records
 from inflight.simulate.calibrate import CalibrationTarget, calibrate
 from inflight.simulate.drafting import SimulatedDrafts, acceptance_of
 from inflight.simulate.fitted import FittedModel
@@ -225,17 +225,27 @@ def measured_drafts(real: RealEngines, machine: Machine, texts: Texts) -> Measur
     traffic = analyze_traffic(drawn(1.0, 1000, DRAFT_SEED, Targets()))
     rate = DRAFT_SHARE * steady_state(machine.model, traffic, ROWS, BUDGET).requests_per_s
     workload = texts.filled(drawn(rate, DRAFT_REQUESTS, DRAFT_SEED, Targets()), DRAFT_SEED)
-    steps = real.recorded(settings()["base"], workload)
+    return drafts_in(real.recorded(settings()["base"], workload), machine, f"a run at {rate:.2f} requests/s")
+
+
+def drafts_in(steps: Sequence[StepRecord], machine: Machine, source: str) -> MeasuredDrafts:
+    """Return how often the drafts of recorded steps were right. source: their name. Raises RecordError for too few."""
+    model = SimulatedDrafts(acceptance_of(steps, source))
     drafted = [
         one for one in rounds(timed_steps(steps)) if one.features.tokens == one.features.samples > one.features.rows
     ]
+    if not drafted:
+        raise RecordError(
+            f"{source} has drafts only in steps that compute prompts, too, so that the time of a step with drafts is "
+            "not known; measure again on a quieter machine."
+        )
     modelled = sum(machine.model.seconds(one.features) for one in drafted)
-    model = SimulatedDrafts(acceptance_of(steps, f"a run at {rate:.2f} requests/s"))
     return MeasuredDrafts(model, len(drafted), modelled / sum(one.seconds for one in drafted) - 1)
 
 
 def load_for(machine: Machine, seconds: float, texts: Texts, drafts: SimulatedDrafts) -> Load:
-    """seconds: of arrivals in each run."""
+    """Return the judged load, with the limits that the base setting keeps in simulation. seconds: of arrivals in each
+    run."""
     base = settings()["base"]
     traffic = analyze_traffic(drawn(1.0, 1000, SEED, Targets()))
     rate = SHARE * steady_state(machine.model, traffic, ROWS, BUDGET).requests_per_s
@@ -321,7 +331,10 @@ def main() -> None:
     given: Path | None = arguments.step_model
     fitted = real.calibrated(arguments.calibrate_seconds) if given is None else read_step_model(given)
     machine, texts = calibrated_machine(fitted), Texts.of(real)
-    drafts = measured_drafts(real, machine, texts)
+    try:
+        drafts = measured_drafts(real, machine, texts)
+    except RecordError as error:
+        raise SystemExit(str(error)) from None
     load = load_for(machine, arguments.seconds, texts, drafts.model)
     log_line(load.describe())
     judged: dict[str, EvaluatedConfig] = {}

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from inflight.cli.bench_options import share_of
-from inflight.cli.demand import DemandOptions, demand_of
+from inflight.cli.demand import DemandOptions, PlannedDemandOptions, demand_of
 from inflight.cli.traffic import arrivals_of
 from inflight.metrics.slo import SloError
 from inflight.planning.demand import Drawn
@@ -25,6 +25,14 @@ def test_a_demand_clumps_as_the_measured_load_does() -> None:
     """`gamma:5:0.25` of bench, as of vLLM: gaps with a coefficient of variation of 2, its square 4."""
     demand = demand_of(DemandOptions(arrivals="gamma:5:0.25", input_tokens="100", output_tokens="20"), 1000)
     assert isinstance(demand, Drawn) and (demand.rate, demand.gap_variation) == (5.0, 4.0)
+
+
+def test_options_of_a_plan_alone_are_those_of_no_other_verb() -> None:
+    lengths = {"input_tokens": "100", "output_tokens": "20"}
+    assert demand_of(PlannedDemandOptions(gpus=2, **lengths), 1000).rate == 1.0
+    with pytest.raises(click.UsageError, match="--rate and --gpus both say"):
+        demand_of(PlannedDemandOptions(rate=3.0, gpus=2, **lengths), 1000)
+    assert DemandOptions(rate=3.0, **lengths).gpus is DemandOptions(rate=3.0, **lengths).sessions is None
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from inflight.cli import call
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import SettingsError
 from inflight.simulate.fitted import FittedModel, Provenance
 
 from .terminal import Told
@@ -69,6 +71,23 @@ def test_the_best_are_verified_on_the_real_engine(tune, step_model: Path, tiny: 
     assert len(found["verified"]) == 2
     assert all(one["measured_goodput"] > 0 for one in found["verified"])
     assert "On the real engine" in told.err
+
+
+def test_the_real_engine_runs_without_drafts_as_trials_do(  # type: ignore[no-untyped-def]
+    tune, step_model: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+
+    def stopped(settings: object, scheduling: SchedulingSettings) -> None:
+        built.append(scheduling.speculation)
+        raise SettingsError("It was built.")
+
+    monkeypatch.setattr("inflight.build.build_engine", stopped)
+    fixed = ("--max-num-seqs", 4, "--max-num-batched-tokens", 64)
+    assert (
+        "It was built." in tune("--step-model", step_model, "--model", tiny, *DEMAND, *fixed, "--verify", 1).sentence()
+    )
+    assert built == ["off"]
 
 
 @pytest.mark.wide

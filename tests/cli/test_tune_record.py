@@ -45,6 +45,7 @@ def test_files_that_are_no_records_are_told(tune: Callable[..., Told], tmp_path:
         (("--url", "http://x", "--turns", 3), "leave --turns out"),
         (("--last", 60, "--rate", 3), "--last is about a record"),
         (("--url", "http://x", "--last", 0), "--last is 0"),
+        (("--url", "http://x", "--verify", 5), "--verify is 5, but for a record the proposed settings alone run"),
     ],
 )
 def test_options_that_do_not_go_together_are_told(

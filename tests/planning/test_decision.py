@@ -6,13 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.decision import Texts, distinct, settings
+from benchmarks.decision import Texts, distinct, drafts_in, settings
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.simulation import Spent, Trial
 from inflight.planning.tuning import Decision, EvaluatedConfig, ranks, take_turns
+from inflight.records.schema import RecordError
+from inflight.simulate.drafting import Acceptance
 from inflight.workload.workload import Entry, Workload
+
+from .builders import machine
 
 
 def summary(kept: int) -> Summary:
@@ -75,6 +79,14 @@ def test_eight_settings_differ_and_prompts_are_equal_where_their_contents_are() 
     prompts = [one for one in made if isinstance(one, tuple)]
     assert [len(one) for one in prompts] == [12] * 3 and len({one[8:] for one in prompts}) == 3
     assert prompts[0][:8] == prompts[1][:8] != prompts[2][:8] and prompts[0][:4] == prompts[2][:4]
+
+
+def test_a_run_without_drafts_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecordError, match="a run at 2 requests/s has drafts at 0 decodes, too few"):
+        drafts_in([], machine(), "a run at 2 requests/s")
+    monkeypatch.setattr("benchmarks.decision.acceptance_of", lambda steps, source: Acceptance((0.5,), source))
+    with pytest.raises(RecordError, match="the time of a step with drafts is not known"):
+        drafts_in([], machine(), "a run at 2 requests/s")
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12))

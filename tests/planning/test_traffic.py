@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from inflight.planning import analyze_traffic
 from inflight.planning.demand import traffic_of
+from inflight.workload.contents import Contents
 from inflight.workload.workload import Entry, Workload
 
 from .builders import drawn, workload
@@ -51,6 +54,28 @@ def test_shared_prefixes_count_from_the_second_on() -> None:
 def test_the_same_block_after_another_beginning_is_not_shared() -> None:
     entries = [Entry(0.0, 32, 1, prefix=(1, 2), block_size=16), Entry(1.0, 32, 1, prefix=(5, 2), block_size=16)]
     assert analyze_traffic(Workload(tuple(entries), "made")).shared == 0
+
+
+def test_recorded_prompts_that_begin_alike_are_shared() -> None:
+    begin = tuple(range(48))
+    entries = [Entry(float(k), 64, 10, prompt=(*begin, *range(100 + 16 * k, 116 + 16 * k))) for k in range(4)]
+    found = analyze_traffic(Workload(tuple(entries), "recorded"))
+    assert found.shared == pytest.approx(3 * 48 / (4 * 64)) and found.fresh.p50 == 16
+    salted = [replace(one, cache_salt=str(number)) for number, one in enumerate(entries)]
+    assert analyze_traffic(Workload(tuple(salted), "recorded")).shared == 0
+
+
+def test_texts_share_what_their_tokens_in_a_simulation_do() -> None:
+    begin = "You answer in one sentence. " * 8  # 224 bytes: 56 tokens, three whole blocks
+    entries = tuple(Entry(float(k), 80, 10, prompt=f"{begin}{chr(65 + k) * 96}") for k in range(3))
+    assert analyze_traffic(Workload(entries, "texts")).shared == pytest.approx(2 * 48 / (3 * 80))
+    tokens = [Contents(entries, 1 << 15, stand_in=True).prompt(index) for index in range(3)]
+    assert tokens[0][:48] == tokens[1][:48] and tokens[0][48:64] != tokens[1][48:64]
+
+
+def test_a_later_turn_shares_the_conversation_so_far() -> None:
+    entries = (Entry(0.0, 40, 8, prompt="a" * 160), Entry(1.0, 64, 8, prompt="b" * 64, after=0))
+    assert analyze_traffic(Workload(entries, "a conversation")).shared == pytest.approx(48 / 104)
 
 
 def test_notes_stay_and_no_requests_are_refused() -> None:

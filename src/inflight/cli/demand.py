@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -28,7 +28,7 @@ from inflight.config.setting import above_zero, at_least, check_settings, option
 from inflight.metrics.slo import Slo, SloError, parse_slos
 from inflight.planning.demand import Demand, Drawn, Traced, fitting
 from inflight.planning.mixture import Mixed, steady_rate
-from inflight.planning.traffic import analyze_traffic
+from inflight.planning.traffic import analyze_arrivals
 from inflight.workload.arrivals import Arrivals, Constant, Poisson
 from inflight.workload.classes import Sessions, TrafficClass, read_classes
 from inflight.workload.lengths import Fixed, parse_lengths
@@ -63,6 +63,16 @@ class DemandOptions:
     slo: tuple[str, ...] = slo_setting()
     seed: int = seed_setting()
 
+    @property
+    def sessions(self) -> float | None:
+        """Return None: the option is that of a plan."""
+        return None
+
+    @property
+    def gpus(self) -> int | None:
+        """Return None: the option is that of a plan."""
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedDemandOptions(DemandOptions):
@@ -78,33 +88,35 @@ class PlannedDemandOptions(DemandOptions):
     def __post_init__(self) -> None:
         check_settings(self)
 
-    @property
-    def finds_load(self) -> bool:
-        """Return whether the rate is not known beforehand."""
-        return self.sessions is not None or self.gpus is not None
+
+def classes_of(asked: DemandOptions) -> tuple[TrafficClass, ...]:
+    """Return the classes of --classes; none without it. Raises WorkloadError."""
+    return () if asked.classes is None else read_classes(asked.classes)
 
 
-def slos_of(asked: DemandOptions) -> tuple[Slo, ...]:
+def slos_of(asked: DemandOptions, classes: Sequence[TrafficClass]) -> tuple[Slo, ...]:
     """Return the SLOs: those of --slo, and targets of classes, each to be met by 99 % of the requests of its class.
-    Raises SloError, WorkloadError."""
-    found = parse_slos(asked.slo)
-    classes = {} if asked.classes is None else {one.name: one for one in read_classes(asked.classes)}
+    Raises SloError."""
+    found, names = parse_slos(asked.slo), [one.name for one in classes]
     for slo in found:
-        if slo.traffic and slo.traffic not in classes:
-            known = f"known are {', '.join(classes)}" if classes else "there are no --classes"
+        if slo.traffic and slo.traffic not in names:
+            known = f"known are {', '.join(names)}" if names else "there are no --classes"
             raise SloError(f"--slo limits the class {slo.traffic!r}, but {known}.")
     stated = {(slo.traffic, slo.metric) for slo in found}
-    targets = ((name, limit) for name, one in classes.items() for limit in one.targets.limits())
+    targets = ((one.name, limit) for one in classes for limit in one.targets.limits())
     of_classes = [Slo(limit.metric, limit.seconds, traffic=name) for name, limit in targets]
     return (*found, *(slo for slo in of_classes if (slo.traffic, slo.metric) not in stated))
 
 
-def demand_of(asked: DemandOptions, max_tokens: int, *, is_pooled: bool = False) -> Demand:
+def demand_of(
+    asked: DemandOptions, max_tokens: int, classes: Sequence[TrafficClass] = (), *, is_pooled: bool = False
+) -> Demand:
     """Return the demand.
 
     Args:
         asked: The options.
         max_tokens: Of prompt and answer together, that the model takes.
+        classes: Those of --classes.
         is_pooled: Whether answers are vectors, which have no tokens.
 
     Raises:
@@ -115,12 +127,11 @@ def demand_of(asked: DemandOptions, max_tokens: int, *, is_pooled: bool = False)
     if asked.trace is not None:
         trace = fitting(load(asked.trace).workload(asked.trace.name), max_tokens)
         given = None if coming is None else steady_rate(coming)
-        rate = analyze_traffic(trace).peak_rate if given is None else given[0]
+        rate = analyze_arrivals(trace).peak_rate if given is None else given[0]
         retimed = None if asked.arrivals is None or given is None else given[1] or REGULAR
         return Traced(trace, rate, retimed=retimed, longest=max_tokens)
-    if asked.classes is not None:
-        classes = read_classes(asked.classes)
-        if _given(asked, "gpus") is not None and any(one.share is not None for one in classes):
+    if classes:
+        if asked.gpus is not None and any(one.share is not None for one in classes):
             coming = Poisson(UNKNOWN_RATE)
         return Mixed.of(classes, coming, max_tokens)
     if is_pooled:
@@ -130,16 +141,11 @@ def demand_of(asked: DemandOptions, max_tokens: int, *, is_pooled: bool = False)
     lengths = parse_lengths(asked.input_tokens), parse_lengths(asked.output_tokens)
     if any(getattr(asked, name) is not None for name in _OF_PROMPTS):
         demand = Mixed.of([_class_of(asked)], coming or Constant(UNKNOWN_RATE), max_tokens)
-        return replace(demand, sessions=_given(asked, "sessions"))
+        return replace(demand, sessions=asked.sessions)
     rate, gap_variation = (UNKNOWN_RATE, 1.0) if coming is None else steady_rate(coming)
     drawn = Drawn(rate, *lengths, gap_variation or REGULAR, max_tokens)
     drawn.check_lengths()
     return drawn
-
-
-def _given(asked: DemandOptions, name: str) -> Any:
-    """Return an option's value; None where it is not given, or the verb does not have it."""
-    return getattr(asked, name, None)
 
 
 def _no_answers(asked: DemandOptions) -> str:
@@ -153,7 +159,7 @@ def _no_answers(asked: DemandOptions) -> str:
 
 def _arrivals(asked: DemandOptions) -> Arrivals | None:
     """Return the arrivals; None: they are to be found, or those of a trace or of classes."""
-    if _given(asked, "sessions") is not None:
+    if asked.sessions is not None:
         return Constant(UNKNOWN_RATE)  # as many begin as end
     return arrivals_of(asked.rate, asked.arrivals)
 
@@ -161,7 +167,7 @@ def _arrivals(asked: DemandOptions) -> Arrivals | None:
 def _check(asked: DemandOptions) -> None:
     """Raise click.UsageError for options that do not go together."""
     stated = "arrivals" if asked.rate is None else "rate"
-    loads = [name for name in (stated, "sessions", "gpus") if _given(asked, name) is not None]
+    loads = [name for name in (stated, "sessions", "gpus") if getattr(asked, name) is not None]
     if len(loads) > 1:
         first, second = (option(name) for name in loads[:2])
         raise click.UsageError(f"{first} and {second} both say how much traffic there is; give one of them.")
@@ -171,12 +177,12 @@ def _check(asked: DemandOptions) -> None:
         if getattr(asked, source) is None:
             continue
         for name in (*_LENGTHS, *_OF_PROMPTS, "sessions"):
-            if _given(asked, name) is not None:
+            if getattr(asked, name) is not None:
                 what = "has the lengths of requests" if name in _LENGTHS else f"has no place for {option(name)}"
                 raise click.UsageError(f"--{source} {what}; leave {option(name)} out.")
     if asked.turns is None:
         for name in ("think", "turn_tokens", "sessions"):
-            if _given(asked, name) is not None:
+            if getattr(asked, name) is not None:
                 raise click.UsageError(f"{option(name)} is of conversations of several turns; give --turns, too.")
     if asked.prefix_groups and not asked.prefix_tokens:
         raise click.UsageError(
@@ -188,7 +194,7 @@ def _check(asked: DemandOptions) -> None:
 
 def _check_complete(asked: DemandOptions, coming: Arrivals | None) -> None:
     given = {option(name): getattr(asked, name) for name in _LENGTHS}
-    given["--rate"] = coming if _given(asked, "gpus") is None else UNKNOWN_RATE
+    given["--rate"] = coming if asked.gpus is None else UNKNOWN_RATE
     missing = next((name for name, value in given.items() if value is None), None)
     if missing is not None:
         raise click.UsageError(f"Missing option '{missing}'; {_WHOLE}.")

@@ -11,7 +11,7 @@ from inflight.config.setting import Bound, above_zero, at_least, check_settings,
 from inflight.planning.autoscaling import LoadProfile, daily_profile, profile_of_trace
 from inflight.planning.demand import Demand, Traced
 from inflight.planning.sizing import FleetQuestion
-from inflight.planning.traffic import analyze_traffic
+from inflight.planning.traffic import analyze_arrivals
 from inflight.workload.arrivals import Daily, parse_arrivals
 
 
@@ -58,7 +58,7 @@ def fleet_of(asked: FleetOptions, traffic: PlannedDemandOptions, demand: Demand)
 def _profile(traffic: PlannedDemandOptions, demand: Demand) -> LoadProfile | None:
     """Return the load over time; None where it does not vary."""
     if isinstance(demand, Traced):
-        return profile_of_trace(demand.trace, demand.rate / analyze_traffic(demand.trace).peak_rate)
+        return profile_of_trace(demand.trace, demand.rate / analyze_arrivals(demand.trace).peak_rate)
     match None if traffic.arrivals is None else parse_arrivals(traffic.arrivals):
         case Daily(low, high, hours):
             factor = demand.rate / high

@@ -11,7 +11,7 @@ import click
 from msgspec import to_builtins
 
 from inflight.cli.declared import settings_options, takes
-from inflight.cli.demand import PlannedDemandOptions, demand_of, slos_of
+from inflight.cli.demand import PlannedDemandOptions, classes_of, demand_of, slos_of
 from inflight.cli.drafts import DraftOptions
 from inflight.cli.files import check_writable
 from inflight.cli.fleet import FleetOptions, fleet_of
@@ -36,6 +36,7 @@ from inflight.planning.sizing import Question
 from inflight.planning.slos import check_slos
 from inflight.planning.trial_cache import default_cache
 from inflight.records.json_text import json_text
+from inflight.workload.classes import TrafficClass
 
 _OVERRIDES = ("strategy", "policy", "max_num_seqs", "max_num_batched_tokens")
 
@@ -97,14 +98,15 @@ def command(
     """
     if machine.step_model is not None:
         refuse(machine, ("model", "family"), "--hardware", "--step-model")
-    slos = slos_of(asked)
+    classes = classes_of(asked)
+    slos = slos_of(asked, classes)
     check_slos(slos)
     reads = [asked.trace, asked.classes, machine.step_model, machine.hardware_file]
     check_writable(output.write_config, output.html, reads=reads)
     tried = drafts.asked_about(asked.seed)
     _check_fast(layouts, depth, tried)
     demand, machines = _demand_and_machines(
-        machine, asked, slos, values["max_num_seqs"], is_served=output.write_config is not None
+        machine, asked, classes, slos, values["max_num_seqs"], is_served=output.write_config is not None
     )
     if any(one.is_encoder_only for one in machines.fitting) and values["strategy"] == "chunked":
         values["strategy"] = "continuous"
@@ -143,6 +145,7 @@ def command(
 def _demand_and_machines(
     machine: PricedMachineOptions,
     asked: PlannedDemandOptions,
+    classes: Sequence[TrafficClass],
     slos: Sequence[Slo],
     max_num_seqs: int | None,
     *,
@@ -153,7 +156,7 @@ def _demand_and_machines(
     is_pooled = asked.output_tokens == "0" or answers_with_vectors(machine)
     if is_pooled and (between := next((slo for slo in slos if slo.paces), None)) is not None:
         raise click.UsageError(f"--slo has {between}, which is between tokens, and vectors have none; leave it out.")
-    demand = demand_of(asked, longest_of(machine, is_pooled), is_pooled=is_pooled)
+    demand = demand_of(asked, longest_of(machine, is_pooled), classes, is_pooled=is_pooled)
     return demand, machines_of(machine, demand, max_num_seqs, is_served, is_pooled)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import click
 from msgspec import Struct, to_builtins
 
 from inflight.cli.declared import settings_options, takes
-from inflight.cli.demand import DemandOptions, demand_of, slos_of
+from inflight.cli.demand import DemandOptions, classes_of, demand_of, slos_of
 from inflight.cli.files import check_writable
 from inflight.cli.machines import PricedMachineOptions, longest_of, machines_of
 from inflight.cli.options import config_option
@@ -19,6 +20,7 @@ from inflight.cli.tune_record import RecordOptions, check_record, record_of, ret
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError, above_zero, at_least, check_settings, option, setting
+from inflight.config.speculation import OFF
 from inflight.metrics.slo import Slo, SloError, parse_slos, targets
 from inflight.metrics.summary import Summary
 from inflight.planning.demand import Demand, traffic_of, with_targets
@@ -34,6 +36,7 @@ from inflight.planning.slos import check_slos
 from inflight.planning.steady import length, rows_at
 from inflight.planning.tuning import Check, Run, describe, goodput_targets, tune
 from inflight.records.json_text import json_text
+from inflight.workload.classes import TrafficClass
 
 VERIFY_SECONDS, VERIFY_REPEATS = 20.0, 2
 
@@ -86,7 +89,8 @@ def command(
     The file of --output is read by `inflight serve --config`; without --output it goes to standard output.
     """
     check_record(recorded, given, asked)
-    slos = _slos(asked)
+    classes = classes_of(asked)
+    slos = _slos(asked, classes)
     if recorded.is_given:
         return _tune_record(recorded, given, slos, verify, output, values)
     if not slos:
@@ -95,7 +99,7 @@ def command(
         )
     check_writable(output.output, reads=[asked.trace, asked.classes, given.step_model, given.hardware_file])
     _check_verify(verify, given, values["load_format"])
-    demand = demand_of(asked, longest_of(given))
+    demand = demand_of(asked, longest_of(given), classes)
     traffic = traffic_of(demand)
     if given.tensor_parallel is None and given.step_model is None:
         given = replace(given, tensor_parallel=1)
@@ -109,7 +113,7 @@ def command(
     check = None
     if verify.verify:
         engine = EngineSettings(model=given.model, family=given.family, load_format=values["load_format"] or "auto")
-        run = _runner(engine, machine, demand, asked, verify.verify_seconds or VERIFY_SECONDS)
+        run = _runner(engine, machine, demand, slos, asked.seed, verify.verify_seconds or VERIFY_SECONDS)
         check = Check(run, verify.verify, verify.verify_repeats or VERIFY_REPEATS)
     tuning = tune(machine, demand, traffic, slos, overrides=overrides, seed=asked.seed, check=check, progress=show)
     figures = describe(tuning.best.trial)
@@ -120,9 +124,9 @@ def command(
     return 0
 
 
-def _slos(asked: DemandOptions) -> tuple[Slo, ...]:
+def _slos(asked: DemandOptions, classes: Sequence[TrafficClass]) -> tuple[Slo, ...]:
     """Return the SLOs: those of --slo, by which all requests are evaluated, or the targets of classes."""
-    stated, slos = parse_slos(asked.slo), slos_of(asked)
+    stated, slos = parse_slos(asked.slo), slos_of(asked, classes)
     targets(stated)  # which a single class has not
     if stated and slos != stated:
         raise SloError(
@@ -177,6 +181,11 @@ def _check_verify(
     is_own = is_record or machine.step_model is not None
     if verify.verify and not is_own:
         raise click.UsageError("--verify runs the real engine of this machine; it goes with --step-model or --record.")
+    if is_record and verify.verify > 1:
+        raise click.UsageError(
+            f"--verify is {verify.verify}, but for a record the proposed settings alone run beside the present ones; "
+            "give --verify 1, and --verify-repeats for more runs of both."
+        )
     of_engine = {
         "verify_seconds": verify.verify_seconds,
         "verify_repeats": verify.verify_repeats,
@@ -188,13 +197,16 @@ def _check_verify(
             raise click.UsageError(f"{option(name)} is about the real engine, which only --verify runs; leave it out.")
 
 
-def _runner(engine: EngineSettings, machine: Machine, demand: Demand, asked: DemandOptions, seconds: float) -> Run:
-    """Return a function that runs settings on the real engine, a new one for each. seconds: of arrivals."""
+def _runner(
+    engine: EngineSettings, machine: Machine, demand: Demand, slos: tuple[Slo, ...], seed: int, seconds: float
+) -> Run:
+    """Return a function that runs settings on the real engine, a new one for each, without drafts, as trials are.
+    seconds: of arrivals."""
     from inflight.build import build_engine  # loads numpy and the kernels
 
     requests = max(10.0, seconds * demand.rate)
     run = length(rows_at(machine.model, traffic_of(demand), demand.rate, MAX_ROWS), requests, requests)
-    workload, limits = demand.workload(demand.rate, run.requests, asked.seed), goodput_targets(_slos(asked))
+    workload, limits = demand.workload(demand.rate, run.requests, seed), goodput_targets(slos)
     workload = workload if limits is None else with_targets(workload, limits)
 
     def measure(config: EngineConfig) -> Summary:
@@ -206,7 +218,7 @@ def _runner(engine: EngineSettings, machine: Machine, demand: Demand, asked: Dem
             block_size=machine.block_size,
             num_blocks=machine.blocks,
         )
-        built = build_engine(settings, config.scheduling)
+        built = build_engine(settings, config.scheduling.drafting_from(OFF))
         return measure_on(built.loop, built.capacity.vocab_size, workload, (run.begin, run.end))
 
     return measure

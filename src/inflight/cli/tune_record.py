@@ -64,7 +64,8 @@ def check_record(asked: RecordOptions, machine: PricedMachineOptions, demand: De
 
 @contextlib.contextmanager
 def record_of(asked: RecordOptions) -> Iterator[Path]:
-    """Return the record's file: the given one, or the end of the server's, which is removed afterwards."""
+    """Yield the record's file: the given one, or the end of the server's, which is removed afterwards. Raises the
+    errors of asking servers."""
     if asked.record is not None:
         yield asked.record
         return
@@ -77,12 +78,13 @@ def record_of(asked: RecordOptions) -> Iterator[Path]:
             download(url, f"/live/record?last={(1 + LEAD) * (asked.last or HOUR):g}", asked.api_key, file)
         if not path.stat().st_size:  # its first lines are written with its first answer
             raise AskingError(f"The server at {url} has recorded no answer yet; tune when it has given some.")
-        if urlsplit(url).scheme == "unix" or urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1"):
-            _give_way()
+        address = urlsplit(url)
+        if address.scheme == "unix" or address.hostname in ("127.0.0.1", "localhost", "::1"):
+            _yield_processors()
         yield path
 
 
-def _give_way() -> None:
+def _yield_processors() -> None:
     """Compute only when the server on this machine does not, where the system is Linux."""
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Self
@@ -13,7 +14,7 @@ from inflight.counted import counted
 from inflight.metrics.observation import Targets
 from inflight.planning.mixture import Mixed
 from inflight.planning.replica_workload import LONGEST, MAX_CUT_SHARE, arrivals, at_rate, with_max_tokens
-from inflight.planning.traffic import Traffic, analyze_traffic
+from inflight.planning.traffic import Traffic, analyze_arrivals, analyze_traffic
 from inflight.workload.lengths import Lengths
 from inflight.workload.workload import Entry, Workload, WorkloadError
 
@@ -129,8 +130,8 @@ class Traced:
     @property
     def mean_rate(self) -> float:
         """Return the rate over the whole trace, where `rate` is that of its busiest minutes (`Traffic.peak_rate`)."""
-        traffic = analyze_traffic(self.trace)
-        return self.rate * traffic.rate / traffic.peak_rate
+        coming = analyze_arrivals(self.trace)
+        return self.rate * coming.rate / coming.peak_rate
 
     def share_of(self, name: str) -> float:
         """Return the share of a class in the requests."""
@@ -159,7 +160,7 @@ class Traced:
         entries = self.trace.entries
         step = max(1, min(round(self.rate / rate), len(entries) // (2 * requests)))  # room for seeds
         span = min(len(entries), requests * step)
-        start = _busiest(entries, span) if seed == 0 else Random(f"{seed}/start").randrange(len(entries) - span + 1)
+        start = busiest(entries, span) if seed == 0 else Random(f"{seed}/start").randrange(len(entries) - span + 1)
         taken = [self._stretched(one) for one in entries[start : start + span : step]]
         times = [one.arrival for one in taken]
         if self.retimed is not None:
@@ -178,7 +179,7 @@ class Traced:
 
     def burstier(self, factor: float) -> Traced:
         """Return the demand with gaps of larger variation."""
-        return replace(self, retimed=max(MIN_GAP_VARIATION, analyze_traffic(self.trace).gap_variation) * factor)
+        return replace(self, retimed=max(MIN_GAP_VARIATION, analyze_arrivals(self.trace).gap_variation) * factor)
 
 
 Demand = Drawn | Traced | Mixed
@@ -214,7 +215,7 @@ def _check_rate(name: str, rate: float) -> None:
         raise WorkloadError(f"{name} is {rate:g}; give requests per second, above 0.")
 
 
-def _busiest(entries: tuple[Entry, ...], span: int) -> int:
+def busiest(entries: Sequence[Entry], count: int) -> int:
     """Return the index from which so many requests come within the shortest time."""
-    starts = range(len(entries) - span + 1)
-    return min(starts, key=lambda start: entries[start + span - 1].arrival - entries[start].arrival)
+    starts = range(len(entries) - count + 1)
+    return min(starts, key=lambda start: entries[start + count - 1].arrival - entries[start].arrival)

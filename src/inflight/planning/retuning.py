@@ -21,6 +21,7 @@ from inflight.metrics.confidence import min_samples
 from inflight.metrics.observation import Observation
 from inflight.metrics.slo import Slo, targets
 from inflight.metrics.summary import Summary
+from inflight.planning.demand import busiest
 from inflight.planning.engine_config import TOGETHER, EngineConfig
 from inflight.planning.paired_runs import ANSWERED, GOODPUT, Measure, PairedRuns
 from inflight.planning.parallel import run_all
@@ -204,8 +205,7 @@ class SimulatedRecord:
         span = max(entries[-1].arrival, 1e-9)
         if len(entries) <= SEARCHED:
             return self.workload, (traffic.begin / span, traffic.end / span)
-        starts = range(len(entries) - SEARCHED)
-        first = min(starts, key=lambda start: entries[start + SEARCHED].arrival - entries[start].arrival)
+        first = busiest(entries, SEARCHED)
         taken, begin = entries[first : first + SEARCHED], entries[first].arrival
         moved = tuple(one.moved(one.arrival - begin, None) for one in taken)
         return replace(self.workload, entries=moved), (0.1, 1.0)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import bisect
 import itertools
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from inflight.metrics.definitions import Percentiles, percentiles
-from inflight.workload.workload import Workload
+from inflight.workload.contents import BYTES_PER_TOKEN
+from inflight.workload.workload import Entry, Workload
 
+BLOCK_SIZE = 16  # tokens of a recorded prompt that are compared at once, as an engine's blocks have by default
 PEAK_SECONDS = 300.0  # a deployment has to serve the busiest stretch of this length
 
 
@@ -61,14 +64,21 @@ class Traffic:
         return self.output.mean or 0.0
 
 
-def analyze_traffic(workload: Workload) -> Traffic:
-    """Return the figures of a workload; raise ValueError for one without entries.
+class ArrivalFigures(NamedTuple):
+    """When the requests of a workload come: figures as of `Traffic`."""
 
-    For n requests at times t₁ … tₙ in seconds, with prompts of p and answers of o tokens: rate = (n - 1) / (tₙ - t₁)
-    requests/s; peak_rate = the most requests within 300 s, / 300 s; gap_variation = Var(tᵢ₊₁ - tᵢ) / E(tᵢ₊₁ - tᵢ)², no
-    unit; mean_context = Σ o·(p + o/2) / Σ o tokens; shared = tokens of whole blocks that an earlier prompt had at the
-    same position after the same beginning / Σ p. Later turns of conversations count at their earliest time, and have no
-    gap where that is when the conversation begins.
+    span_s: float
+    rate: float
+    peak_rate: float
+    gap_variation: float
+
+
+def analyze_arrivals(workload: Workload) -> ArrivalFigures:
+    """Return when requests come, without their lengths and prompts; raise ValueError for a workload without entries.
+
+    For n requests at times t₁ … tₙ in seconds: rate = (n - 1) / (tₙ - t₁) requests/s; peak_rate = the most requests
+    within 300 s, / 300 s; gap_variation = Var(tᵢ₊₁ - tᵢ) / E(tᵢ₊₁ - tᵢ)², no unit. Later turns of conversations count
+    at their earliest time, and have no gap where that is when the conversation begins.
     """
     entries = workload.entries
     if not entries:
@@ -79,16 +89,25 @@ def analyze_traffic(workload: Workload) -> Traffic:
     gaps = [later - earlier for earlier, later in itertools.pairwise(sorted(begins))]
     mean_gap = statistics.fmean(gaps) if gaps else 0.0
     rate = (len(entries) - 1) / span if span else float(len(entries))
+    variation = statistics.pvariance(gaps) / mean_gap**2 if mean_gap else 1.0
+    return ArrivalFigures(span, rate, _peak_rate(times, rate), variation)
+
+
+def analyze_traffic(workload: Workload) -> Traffic:
+    """Return the figures of a workload; raise ValueError for one without entries.
+
+    Of requests with prompts of p and answers of o tokens: mean_context = Σ o·(p + o/2) / Σ o tokens; shared = tokens of
+    whole blocks that an earlier prompt had at the same position after the same beginning / Σ p. Blocks are those of
+    shared prefixes, and of prompts that the workload has. Rates and gaps: as of `analyze_arrivals`.
+    """
+    entries, coming = workload.entries, analyze_arrivals(workload)
     fresh = list(_fresh(workload))
     total = sum(entry.prompt_tokens for entry in entries)
     outputs = [entry.output_tokens for entry in entries]
     weighted = sum(entry.output_tokens * (entry.prompt_tokens + entry.output_tokens / 2) for entry in entries)
     return Traffic(
+        **coming._asdict(),
         requests=len(entries),
-        span_s=span,
-        rate=rate,
-        peak_rate=_peak_rate(times, rate),
-        gap_variation=statistics.pvariance(gaps) / mean_gap**2 if mean_gap else 1.0,
         input=percentiles(entry.prompt_tokens for entry in entries),
         output=percentiles(outputs),
         mean_context=weighted / max(1, sum(outputs)),
@@ -116,12 +135,32 @@ def _by_class(workload: Workload, fresh: list[int]) -> dict[str, Percentiles]:
 
 def _fresh(workload: Workload) -> Iterator[int]:
     """Yield the tokens of each prompt that no earlier one had."""
-    seen: set[tuple[int, int]] = set()
-    for entry in workload.entries:
-        chain, whole, found = 0, True, 0
-        for content in entry.prefix[: entry.prompt_tokens // max(1, entry.block_size)]:
+    entries, seen = workload.entries, set[int]()  # hashes of blocks with all before them
+    for entry in entries:
+        if entry.prompt is not None and entry.after is not None:  # it adds this to the conversation so far
+            before = entries[entry.after]
+            so_far = min(entry.prompt_tokens, before.prompt_tokens + before.output_tokens)
+            yield entry.prompt_tokens - so_far // BLOCK_SIZE * BLOCK_SIZE
+            continue
+        size, contents = _blocks(entry)
+        chain, whole, found = hash((entry.cache_salt, size)), True, 0
+        for content in contents:
             chain = hash((chain, content))
-            whole = whole and (chain, entry.block_size) in seen
-            found += entry.block_size if whole else 0
-            seen.add((chain, entry.block_size))
+            whole = whole and chain in seen
+            found += size if whole else 0
+            seen.add(chain)
         yield entry.prompt_tokens - found
+
+
+def _blocks(entry: Entry) -> tuple[int, Iterator[Hashable]]:
+    """Return the tokens of a block, and the contents of the prompt's whole blocks as far as they are known. A text has
+    tokens as in a simulation, of so many bytes each."""
+    if entry.prompt is None:
+        return entry.block_size, iter(entry.prefix[: entry.prompt_tokens // max(1, entry.block_size)])
+    known: bytes | tuple[int, ...]
+    if isinstance(entry.prompt, str):
+        known, length = entry.prompt.encode("utf-8", "replace"), BYTES_PER_TOKEN * BLOCK_SIZE
+        known = known[: BYTES_PER_TOKEN * entry.prompt_tokens]
+    else:
+        known, length = entry.prompt, BLOCK_SIZE
+    return BLOCK_SIZE, (known[start : start + length] for start in range(0, len(known) - length + 1, length))

@@ -17,7 +17,7 @@ from inflight.workload.workload import Entry, WorkloadError
 
 _DRAWS = {1: 1 << 8, 2: 1 << 16}  # values of the bytes that draw a token
 _MAX_CACHED = 1 << 14  # shared blocks
-_BYTES_PER_TOKEN = 4  # of a text without a tokenizer
+BYTES_PER_TOKEN = 4  # of a text without a tokenizer
 
 
 class Contents:
@@ -96,8 +96,8 @@ class Contents:
         """Return as many tokens as the entry has (a later turn: adds), from the text's bytes as far as they go."""
         before = self._entries[entry.after] if entry.after is not None else None
         wanted = entry.prompt_tokens - (before.prompt_tokens + before.output_tokens if before is not None else 0)
-        raw = text.encode("utf-8", "replace")[: _BYTES_PER_TOKEN * max(1, wanted)]
-        pieces = (raw[start : start + _BYTES_PER_TOKEN] for start in range(0, len(raw), _BYTES_PER_TOKEN))
+        raw = text.encode("utf-8", "replace")[: BYTES_PER_TOKEN * max(1, wanted)]
+        pieces = (raw[start : start + BYTES_PER_TOKEN] for start in range(0, len(raw), BYTES_PER_TOKEN))
         tokens = tuple([self._token[zlib.crc32(piece) % len(self._token)] for piece in pieces])
         return tokens + self._made(index, entry)[: max(0, wanted - len(tokens))]
 
