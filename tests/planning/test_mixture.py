@@ -11,6 +11,7 @@ from inflight.metrics.slo import SloError, parse_slos
 from inflight.planning.demand import traffic_of
 from inflight.planning.mixture import Mixed, steady_rate
 from inflight.planning.plan import Infeasible, Plan, PlanError, as_text, plan
+from inflight.planning.result import PlanResult, plan_result
 from inflight.planning.separation import class_names
 from inflight.planning.sizing import Question, TrialRunner, candidate_for, requests_for
 from inflight.planning.slos import check_slos
@@ -171,6 +172,18 @@ def test_so_many_gpus_serve_a_rate() -> None:
     assert "requests/s are served within the SLOs by 3" in as_text(found)
     many = plan(replace(question, gpus=2000), fast=True)
     assert isinstance(many, Plan) and many.replicas == 2000
+
+
+def test_what_a_limit_costs_on_so_many_gpus_is_a_rate() -> None:
+    question = Question(
+        machines=[machine()], demand=drawn(1.0), slos=parse_slos(["ttft=900(p90)"]), requests=(100, 200, 400), gpus=3
+    )
+    found = plan(question)
+    assert isinstance(found, Plan)
+    told = plan_result(found)
+    assert isinstance(told, PlanResult)
+    (limit,) = told.limits
+    assert limit.rate == pytest.approx(3 * found.limits[0].rate) and limit.rate > told.rate
 
 
 def test_too_few_gpus_are_refused_with_their_number() -> None:

@@ -94,6 +94,16 @@ def test_many_replicas_are_simulated_few_at_a_time_and_that_is_said() -> None:
     assert f"; {found.replicas:,} are that many times as much" in as_text(found)
 
 
+def test_a_plan_on_one_gpu_has_a_runner_up() -> None:
+    small, large = machine(price_per_hour=2.0), machine("pair", speed=1.5, gpus=2, price_per_hour=4.0)
+    found = plan(asked(small, large, rate=2.0, slo="ttft=4000(p99)"))
+    assert isinstance(found, Plan) and found.gpus == 1
+    assert [(one.name, one.gpus) for one in found.ranked()] == [("box, chunked", 1), ("pair, chunked", 2)]
+    assert "runner-up: 1 replica of pair, chunked, 2 GPUs, 4.00 $/h" in as_text(found)
+    alone = answer(2.0)
+    assert [one.name for one in alone.ranked()] == ["box, chunked", "box, continuous"]
+
+
 def test_small_demand_takes_one_replica_and_no_router() -> None:
     found = answer(2.0)
     assert found.replicas == 1 and found.trial.replicas == 1 and not found.extrapolated
@@ -216,8 +226,8 @@ def test_every_stage_is_reported_and_the_first_answer_is_refined() -> None:
     first: list[Plan] = []
     found = plan(answer(2.0).question, progress=stages.append, first=first.append)
     assert stages[0] == "1 of 2: box: the highest rate that meets the SLOs"
-    assert stages[1].startswith("2 of 2: the planned load") and len(stages) == 2 + 10
-    assert stages[-1].startswith("10 of 10: ") and any("what if: 20 % more requests" in one for one in stages)
+    assert stages[1].startswith("2 of 2: the planned load") and len(stages) == 2 + 11
+    assert stages[-1].startswith("11 of 11: ") and any("what if: 20 % more requests" in one for one in stages)
     assert isinstance(found, Plan) and not first[0].changes
     assert (first[0].replicas, first[0].config, first[0].trial) == (found.replicas, found.config, found.trial)
     assert first_sentence(first[0]).startswith("First answer: 1 replica of box, TTFT p99 ")

@@ -94,8 +94,7 @@ class MemoryBudget:
     kv_bytes_per_token: mean over a sequence of `tokens_per_sequence`, windows' tokens shared among all. state_bytes:
     recurrent states of all request slots, reserved before keys and values, and of state_snapshots copies of them, as
     many as an engine takes by default, each as large as state_blocks blocks. adapter_bytes: all slots of adapters.
-    tokens, blocks: that fit in kv_bytes, of all data-parallel groups together, each of which has group_blocks.
-    sequences: of tokens_per_sequence tokens that fit at once; 0 where not even one does.
+    groups: data-parallel groups, each of which has group_blocks of block_size tokens in its kv_bytes.
     """
 
     memory_bytes: float
@@ -108,11 +107,25 @@ class MemoryBudget:
     adapter_bytes: float
     kv_bytes: float
     kv_bytes_per_token: float
-    blocks: int
-    tokens: int
     tokens_per_sequence: float
-    sequences: int
+    groups: int
     group_blocks: int
+    block_size: int
+
+    @property
+    def blocks(self) -> int:
+        """Return the blocks that fit, of all groups together."""
+        return self.groups * self.group_blocks
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens that fit, of all groups together."""
+        return self.blocks * self.block_size
+
+    @property
+    def sequences(self) -> int:
+        """Return the sequences of tokens_per_sequence tokens that fit at once; 0 where not even one does."""
+        return self.groups * (self.group_blocks // math.ceil(self.tokens_per_sequence / self.block_size))
 
 
 def max_concurrent_sequences(
@@ -162,11 +175,7 @@ def max_concurrent_sequences(
     left = gpu.memory_bytes * MEMORY_SHARE - of_weights - activations - taken - states - adapters
     snapshots = default_checkpoints(rows, state, max(0.0, left)) if state else 0
     states, left = states + snapshots * state, left - snapshots * state
-    each = math.ceil(tokens_per_sequence / block_size)
-    parts = cache_shards(spec, one.tensor)
-    per_block = stage * ITEM_BYTES[kv] * sum(part.elements * part.seen(each * block_size, 1) for part in parts) / each
-    of_group = max(0, int(left // per_block))
-    blocks = of_group * one.data_attention
+    per_block = _block_bytes(spec, one, kv, math.ceil(tokens_per_sequence / block_size), block_size)
     return MemoryBudget(
         memory_bytes=gpu.memory_bytes,
         weight_bytes=of_weights,
@@ -178,12 +187,17 @@ def max_concurrent_sequences(
         adapter_bytes=adapters,
         kv_bytes=max(0.0, left),
         kv_bytes_per_token=per_block / block_size,
-        blocks=blocks,
-        tokens=blocks * block_size,
         tokens_per_sequence=tokens_per_sequence,
-        sequences=one.data_attention * (of_group // each),
-        group_blocks=of_group,
+        groups=one.data_attention,
+        group_blocks=max(0, int(left // per_block)),
+        block_size=block_size,
     )
+
+
+def _block_bytes(spec: ModelSpec, one: Parallelism, kv: Precision, blocks: int, block_size: int) -> float:
+    """Return the bytes of a block on a GPU of the largest stage, mean over a sequence of so many blocks."""
+    elements = sum(part.elements * part.seen(blocks * block_size, 1) for part in cache_shards(spec, one.tensor))
+    return largest_stage(spec, one) * ITEM_BYTES[kv] * elements / blocks
 
 
 def _weight_bytes(spec: ModelSpec, one: Parallelism, weights: Precision) -> float:

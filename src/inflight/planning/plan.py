@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -50,9 +50,9 @@ class Plan:
     p50, p95, p99 in seconds, over seeds and over both ends of what is uncertain. utilisation: planned load over the
     highest one that meets the SLOs. others: machines that were simulated too (rate 0: none meets the SLOs).
     speculation, layouts: None where not asked for. rates: requests/s that the replicas serve at the slow and at the
-    fast end. separate: classes on replicas of their own. router: before the replicas. autoscaling, spot: where the
-    load varies, and where asked for. is_first: not refined: only the planned load was simulated, so that the
-    interval, the spans, and what refines are not known.
+    fast end. separate: classes on replicas of their own. runner_up: where no other plan was measured. router: before
+    the replicas. autoscaling, spot: where the load varies, and where asked for. is_first: not refined: only the planned
+    load was simulated, so that the interval, the spans, and what refines are not known.
     """
 
     question: Question
@@ -77,6 +77,7 @@ class Plan:
     routers: Sequence[outlook.RouterNeed] = ()
     layouts: LayoutOutlook | None = None
     separate: Sequence[SeparateClass] = ()
+    runner_up: Candidate | None = None
     rates: tuple[float, float] = (0.0, 0.0)
     router: str = ROUTER
     autoscaling: Autoscaling | None = None
@@ -126,7 +127,8 @@ class Plan:
 
     def ranked(self) -> list[RankedPlan]:
         """Return the plans that were found to meet the SLOs, the cheapest first."""
-        others = [*self.others, *(one.candidate for one in self.strategies if one.candidate is not None)]
+        strategies = (one.candidate for one in self.strategies)
+        others = [one for one in (*self.others, self.runner_up, *strategies) if one is not None]
         if self.question.gpus is not None:
             return ranked_on(self.question.gpus, self.chosen, self.question.demand.rate, others)
         layouts = () if self.layouts is None else self.layouts.needs
@@ -196,15 +198,7 @@ def plan(
     Raises:
         PlanError: the model and the longest request fit on none of the machines.
     """
-    traffic = traffic_of(question.demand)
-    found = sizing.candidates(question, traffic)
-    if not found:
-        too_few = too_few_gpus(question)
-        raise PlanError(too_few or sentence("does_not_fit", machines=question.machines, longest=traffic.longest))
-    expected = expected_load(question, found, traffic)
-    if expected is not question:
-        question, traffic = expected, traffic_of(expected.demand)
-        found = sizing.candidates(question, traffic)
+    question, traffic, found = _expected(question)
     runner = TrialRunner(question, traffic, cache)
     stages = Stages({**{_search_of(one): SEARCH for one in found[: sizing.SIMULATED]}, PLANNED: 2.0}, progress)
     measured = _measure(runner, found, stages, fast)
@@ -221,11 +215,25 @@ def plan(
         return replace(answer, is_first=True)
     if first is not None:
         first(answer)
-    runner = runner.asking(answer.question)
-    refined = refine(
-        runner, answer.chosen, answer.replicas, answer.trial, strategies, workers, progress, stages.seconds_per_trial
-    )
+    runner, seconds = runner.asking(answer.question), stages.seconds_per_trial
+    rivals = None if any(one.rate for one in others) else [one for one in found if one.machine is not best.machine]
+    refined = refine(runner, answer.chosen, answer.replicas, rivals, strategies, workers, progress, seconds)
     return _with(answer, refined)
+
+
+def _expected(question: Question) -> tuple[Question, Traffic, list[Candidate]]:
+    """Return the question with the load that the closed form expects, where it names none, its traffic, and the
+    machines that hold it. Raises PlanError."""
+    traffic = traffic_of(question.demand)
+    found = sizing.candidates(question, traffic)
+    if not found:
+        too_few = too_few_gpus(question)
+        raise PlanError(too_few or sentence("does_not_fit", machines=question.machines, longest=traffic.longest))
+    expected = expected_load(question, found, traffic)
+    if expected is question:
+        return question, traffic, found
+    traffic = traffic_of(expected.demand)
+    return expected, traffic, sizing.candidates(expected, traffic)
 
 
 def _best(usable: Sequence[Candidate], question: Question) -> Candidate:
@@ -251,6 +259,7 @@ def _with(answer: Plan, refined: Refined) -> Plan:
         speculation=refined.speculation,
         layouts=refined.layouts,
         separate=refined.separate,
+        runner_up=refined.runner_up,
     )
 
 
@@ -282,7 +291,8 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
 def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fast: bool, workers: int) -> Plan:
     """Return the first answer: the planned load was simulated, and nothing beside it. fast: in a shorter trial."""
     traffic, reads = runner.traffic, 1.0 if fast else sizing.THOROUGHLY
-    question, best, replicas, trial = _plan_replicas(runner, best, reads, decides=not fast, workers=workers)
+    load = _PlannedLoad(runner, reads, decides=not fast, workers=workers)
+    question, best, replicas, trial = _plan_replicas(load, best)
     return Plan(
         question=question,
         traffic=traffic,
@@ -304,60 +314,67 @@ def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fa
     )
 
 
-def _plan_replicas(
-    runner: TrialRunner, best: Candidate, reads: float, decides: bool, workers: int
-) -> tuple[Question, Candidate, int, Trial]:
-    """Return the replicas that meet the SLOs with another seed than that of the search, which may be harder; with as
-    many request slots as the search needed, if those are enough for the bursts. Where there are so many GPUs, they get
-    fewer requests instead.
+@dataclass(frozen=True, slots=True)
+class _PlannedLoad:
+    """Trials of the planned load, with another seed than that of the search, which may be harder. reads: times the
+    usual requests of a trial. decides: whether a trial runs on until it decides the SLOs. workers: processes at once;
+    the result does not depend on them."""
 
-    Args:
-        runner: Runs trials.
-        best: The chosen machine.
-        reads: Times the usual requests of a trial.
-        decides: Whether a trial runs on until it decides the SLOs.
-        workers: Processes at once; the result does not depend on them.
-    """
-    question, overrides = runner.question, runner.question.overrides
-    gpus, met = question.gpus, best.capacity.met
-    replicas = best.replicas(question.demand) if gpus is None else gpus // best.machine.gpus
-    one = best if met is None else replace(best, config=sizing.with_fewer_rows(best, runner.traffic, met, overrides))
+    runner: TrialRunner
+    reads: float
+    decides: bool
+    workers: int
 
-    def run(replicas: int, rate: float) -> Trial:
-        pooled = runner.topology(min(one.pooled, replicas))
-        trial = runner.run(one, rate, seed=2, reads=reads, topology=pooled)
-        if decides and trial.undecided and question.sizes.decisive:  # it runs on
-            trial = runner.run(one, rate, seed=2, topology=pooled, decides=True)
+    def run(self, one: Candidate, replicas: int, rate: float) -> Trial:
+        """Run a trial. rate: of each replica."""
+        topology = self.runner.topology(min(one.pooled, replicas))
+        trial = self.runner.run(one, rate, seed=2, reads=self.reads, topology=topology)
+        if self.decides and trial.undecided and self.runner.question.sizes.decisive:  # it runs on
+            trial = self.runner.run(one, rate, seed=2, topology=topology, decides=True)
         return trial
 
-    def harder(replicas: int) -> int:
-        return max(replicas + 1, round(sizing.HARDER_BY * replicas))
+    def run_ahead(self, one: Candidate, replicas: Iterable[int]) -> None:
+        """Run a trial of the demand on each number of replicas, on several cores: the cache keeps them."""
+        rate = self.runner.question.demand.rate
+        if self.runner.has_cache:
+            run_ahead([partial(self.run, one, number, rate / number) for number in replicas], self.workers)
 
-    def run_two() -> Trial:
-        """Run a trial, and on another core that of the next harder load."""
-        rate = question.demand.rate
-        if runner.has_cache and question.slos and question.gpus is None:
-            loads = replicas, harder(replicas)
-            run_ahead([partial(run, number, rate / number) for number in loads], workers)
-        return run(replicas, rate / replicas)
 
-    trial = run_two()
+def _plan_replicas(load: _PlannedLoad, best: Candidate) -> tuple[Question, Candidate, int, Trial]:
+    """Return the replicas that meet the SLOs, with as many request slots as the search needed, if those are enough for
+    the bursts. Where there are so many GPUs, they get fewer requests instead."""
+    question, met = load.runner.question, best.capacity.met
+    fixed = None if question.gpus is None else question.gpus // best.machine.gpus
+    replicas, rate = best.replicas(question.demand) if fixed is None else fixed, question.demand.rate
+    one = best
+    if met is not None:
+        one = replace(best, config=sizing.with_fewer_rows(best, load.runner.traffic, met, question.overrides))
+
+    def run(*, ahead: bool) -> Trial:
+        """Run a trial. ahead: also that of the next harder load, on another core."""
+        if ahead and question.slos and fixed is None:
+            load.run_ahead(one, (replicas, _harder(replicas)))
+        return load.run(one, replicas, rate / replicas)
+
+    trial = run(ahead=True)
     # Where not all of the fewer rows were taken, more of them change nothing.
     if not trial.met and one.config != best.config and trial.peak_rows >= one.config.max_num_seqs:
         fewer, one = one, best
-        trial = run(replicas, question.demand.rate / replicas)
+        trial = run(ahead=False)
         one = best if trial.met else fewer  # the load is too high for either
     for attempt in range(HARDER if question.slos else 0):
         if trial.met:
             break
-        if question.gpus is None:
-            replicas = harder(replicas)
-        else:
-            demand = question.demand
-            question = replace(question, demand=replace(demand, rate=demand.rate / sizing.HARDER_BY))
-        trial = run_two() if attempt % 2 else run(replicas, question.demand.rate / replicas)
+        replicas, rate = (_harder(replicas), rate) if fixed is None else (replicas, rate / sizing.HARDER_BY)
+        trial = run(ahead=attempt % 2 == 1)
         one = replace(one, rate=trial.rate) if trial.met else one
+    if rate != question.demand.rate:
+        question = replace(question, demand=replace(question.demand, rate=rate))
     return question, replace(one, pooled=min(one.pooled, replicas)), replicas, trial
+
+
+def _harder(replicas: int) -> int:
+    return max(replicas + 1, round(sizing.HARDER_BY * replicas))
 
 
 def _spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]]:
@@ -380,5 +397,6 @@ def as_text(answer: Plan | Infeasible) -> str:
 
 def first_sentence(answer: Plan) -> str:
     """Return the first answer in a sentence."""
-    reached = [f"{slo.name} {milliseconds(value)}" for slo, value in answer.trial.values.items() if value < math.inf]
+    values = answer.trial.values.items()
+    reached = [f"{slo.name} {milliseconds(value, slo.limit)}" for slo, value in values if value < math.inf]
     return sentence("first_answer", plan=answer, reached=reached)

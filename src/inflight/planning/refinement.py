@@ -17,6 +17,7 @@ from inflight.planning.mixed_fleets import mixed_fleets
 from inflight.planning.outlook import ROUTERS
 from inflight.planning.parallel import run_all
 from inflight.planning.rendering import sentence
+from inflight.planning.runner_up import runner_up
 from inflight.planning.sensitivity import Measurement, measurements
 from inflight.planning.separation import SeparateClass, class_names, separate_class
 from inflight.planning.simulation import Trial
@@ -26,6 +27,7 @@ from inflight.planning.stages import Progress, Stages
 ENDS = ("slow", "fast")  # as `Machine.cases`
 # Usual trials of a job.
 SEED, END, LOAD, CHANGE, LIMIT, STRATEGY, ROUTER, LAYOUTS, DRAFTS = 1.0, 2.5, 1.0, 2.0, 2.0, 4.0, 3.0, 18.0, 2.0
+RUNNER_UP = STRATEGY
 
 
 class PlanError(ValueError):
@@ -49,6 +51,7 @@ class Refined:
     speculation: outlook.SpeculationOutlook | None
     layouts: LayoutOutlook | None
     separate: Sequence[SeparateClass]
+    runner_up: Candidate | None
 
 
 class _Jobs:
@@ -66,7 +69,7 @@ def refine(
     runner: TrialRunner,
     best: Candidate,
     replicas: int,
-    planned: Trial,
+    rivals: Sequence[Candidate] | None,
     strategies: bool,
     workers: int,
     progress: Progress,
@@ -78,7 +81,7 @@ def refine(
         runner: Runs trials.
         best: The chosen machine with its settings.
         replicas: That are planned.
-        planned: The trial of the planned load.
+        rivals: Machines that a runner-up is looked for among; None: the search has found one.
         strategies: Whether strategies are compared.
         workers: Processes at once; the result does not depend on them.
         progress: Called when a job ends.
@@ -87,7 +90,7 @@ def refine(
     Raises:
         PlanError: speculation is asked for, and the model cannot take drafts back.
     """
-    made = _jobs(runner, best, replicas, strategies)
+    made = _jobs(runner, best, replicas, rivals, strategies)
     stages = Stages(made.work, progress, at_once=workers, seconds_per_trial=seconds_per_trial)
     longest_first = sorted(made.jobs, key=lambda name: -made.work[name])
     found = run_all({name: made.jobs[name] for name in longest_first}, workers, partial(stages.end, reports=True))
@@ -108,10 +111,12 @@ def refine(
         found.get(_SPECULATION),
         found.get(_LAYOUTS),
         [found[_alone(name)] for name in class_names(runner.question)],
+        found.get(_RUNNER_UP),
     )
 
 
 _OTHER_SEED, _SPECULATION, _LAYOUTS = "another seed", "speculation at the planned load", "layouts"
+_RUNNER_UP = "the next plan"
 
 
 def _at_end(end: str) -> str:
@@ -138,7 +143,9 @@ def _router(name: str) -> str:
     return f"router {name}"
 
 
-def _jobs(runner: TrialRunner, best: Candidate, replicas: int, strategies: bool) -> _Jobs:
+def _jobs(
+    runner: TrialRunner, best: Candidate, replicas: int, rivals: Sequence[Candidate] | None, strategies: bool
+) -> _Jobs:
     question, jobs = runner.question, _Jobs()
     share = question.demand.rate / replicas
     jobs.add(_OTHER_SEED, SEED, runner.run, best, share, seed=3)
@@ -165,6 +172,8 @@ def _jobs(runner: TrialRunner, best: Candidate, replicas: int, strategies: bool)
         jobs.add(_SPECULATION, DRAFTS, outlook.try_speculation, runner, best, replicas, question.drafts)
     if question.layouts is not None:
         jobs.add(_LAYOUTS, LAYOUTS, _layouts, runner, best)
+    elif rivals is not None and not strategies:
+        jobs.add(_RUNNER_UP, RUNNER_UP, runner_up, runner, best, rivals)
     return jobs
 
 

@@ -43,12 +43,14 @@ class ChangeResult(Struct):
 
 
 class LimitResult(Struct):
-    """The cost of an SLO: replicas with a limit of relaxed_s in its place, and the US dollars that they save."""
+    """The cost of an SLO, with a limit of relaxed_s in its place: replicas, the US dollars that they save, and the
+    requests/s that as many replicas as planned serve then."""
 
     slo: str
     relaxed_s: float
     replicas: int
     saved_per_hour: float | None
+    rate: float
 
 
 class StrategyResult(Struct):
@@ -168,13 +170,19 @@ class InfeasibleResult(Struct, kw_only=True):
 
 
 def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
-    if isinstance(answer, Infeasible):
-        best = [BestResult(one.machine.name, _values(one.capacity.missed)) for one in answer.tried]
-        missed = None
-        if answer.nearest is not None:
-            one, slo, value = answer.nearest
-            missed = MissedResult(str(slo), one.machine.name, value, value / slo.limit)
-        return InfeasibleResult(slos=[str(slo) for slo in answer.question.slos], missed=missed, best=best)
+    return _infeasible(answer) if isinstance(answer, Infeasible) else _plan(answer)
+
+
+def _infeasible(answer: Infeasible) -> InfeasibleResult:
+    best = [BestResult(one.machine.name, _values(one.capacity.missed)) for one in answer.tried]
+    missed = None
+    if answer.nearest is not None:
+        one, slo, value = answer.nearest
+        missed = MissedResult(str(slo), one.machine.name, value, value / slo.limit)
+    return InfeasibleResult(slos=[str(slo) for slo in answer.question.slos], missed=missed, best=best)
+
+
+def _plan(answer: Plan) -> PlanResult:
     machine, traffic, demand = answer.chosen.machine, answer.traffic, answer.question.demand
     memory = machine.memory
     return PlanResult(
@@ -213,7 +221,7 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
         cost=answer.cost,
         energy=answer.energy,
         changes=[ChangeResult(one.name, one.trial.met, one.replicas, _values(one.trial)) for one in answer.changes],
-        limits=[_limit(one, machine.price_per_hour) for one in answer.limits],
+        limits=[_limit(one, answer) for one in answer.limits],
         measurements=list(answer.measurements),
         plans=answer.ranked(),
         strategies=[_strategy(one, demand) for one in answer.strategies],
@@ -226,9 +234,10 @@ def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
     )
 
 
-def _limit(cost: LimitCost, price: float | None) -> LimitResult:
+def _limit(cost: LimitCost, answer: Plan) -> LimitResult:
+    price, rate = answer.chosen.machine.price_per_hour, answer.replicas * cost.rate
     saved = None if price is None else price * cost.saved
-    return LimitResult(str(cost.slo), cost.relaxed.limit, cost.replicas, saved)
+    return LimitResult(str(cost.slo), cost.relaxed.limit, cost.replicas, saved, rate)
 
 
 def _speculation(outlook: SpeculationOutlook) -> SpeculationResult:

@@ -321,16 +321,24 @@ def ceiling(candidate: Candidate) -> float:
     return CEILING * candidate.proposal.steady.requests_per_s
 
 
-def measure(runner: TrialRunner, candidate: Candidate, worth: float = 0.0, *, is_rough: bool = False) -> Candidate:
+def measure(
+    runner: TrialRunner,
+    candidate: Candidate,
+    worth: float = 0.0,
+    *,
+    most: float = math.inf,
+    is_rough: bool = False,
+) -> Candidate:
     """Find the highest rate that meets the SLOs, with as many replicas behind a router as the demand takes, up to
-    POOLED. worth: a rate below which the candidate is of no interest. is_rough: in fewer and shorter trials."""
+    POOLED. worth: a rate below which the candidate is of no interest. most: a rate that is enough. is_rough: in fewer
+    and shorter trials."""
     capacity = find_capacity(
         lambda rate: runner.run(candidate, rate, reads=ROUGHLY if is_rough else 1.0),
         max(candidate.guess, worth),
         ROUGH if is_rough else TOLERANCE,
         5 if is_rough else 7,
         worth=worth,
-        ceiling=ceiling(candidate),
+        ceiling=min(most, ceiling(candidate)),
         trickle_first=candidate.guess <= MIN_EXPECTED * candidate.proposal.steady.requests_per_s,
     )
     return replace(candidate, capacity=capacity, rate=_rate(runner, capacity))
