@@ -112,6 +112,11 @@ def test_a_box_without_gpus_is_planned_from_the_data_sheet_of_its_processor(plan
     assert "1 replica of epyc-9654 for 0.5 requests/s" in text and "GB per processor: weights 20.1" in text
     assert "simulated: an engine on cpu with 1 step in flight" in text and "J per output token" in text
     assert "cost: no price is known; give --price, in $ per processor and hour, or price-per-hour" in text
+    assert (
+        "step times come from data sheets and estimated efficiencies\n" in told.out
+        and "processors with more" in text
+        and "GPU" not in text
+    )
 
 
 def test_a_trace_of_texts_is_planned_for_by_its_lengths(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

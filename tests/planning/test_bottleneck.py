@@ -53,6 +53,13 @@ def test_every_bound_has_a_relief(bound: str) -> None:
     assert relief(small("h100"), bound)
 
 
+def test_a_box_without_gpus_is_advised_other_processors() -> None:
+    box = small("epyc-9654")
+    for bound in ("bandwidth", "compute", "launch"):
+        assert "GPU" not in relief(box, bound)
+    assert "processors with more bandwidth" in relief(box, "bandwidth")
+
+
 def test_a_calibrated_machine_does_not_separate_its_parts() -> None:
     candidate, trial = looked_at(machine())
     found = bottleneck(candidate, trial, traffic_of(drawn(1.0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from jinja2 import Environment, FileSystemLoader
 
 from inflight import planning, report
-from inflight.planning.rendering import dollars
+from inflight.planning.rendering import dollars, milliseconds
 
 FOLDERS = {
     "sentences.j2": (Path(planning.__file__).parent, {"sentence"}),
@@ -52,3 +53,19 @@ def test_every_macro_gets_its_arguments(template: str) -> None:
 )
 def test_small_amounts_of_money_have_two_significant_digits(amount: float, shown: str) -> None:
     assert dollars(amount) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "shown"),
+    [
+        (0.0304, 0.03, "30.4 ms"),
+        (0.0300001, 0.03, "30.0001 ms"),
+        (0.0296, 0.03, "30 ms"),  # within it
+        (0.0306, 0.03, "31 ms"),
+        (1.2345, 1.2, "1,234 ms"),
+        (math.nan, 0.03, "-"),
+        (math.inf, 0.03, "endless"),
+    ],
+)
+def test_a_time_beyond_a_limit_never_reads_as_the_limit(seconds: float, limit: float, shown: str) -> None:
+    assert milliseconds(seconds, limit) == shown

@@ -109,6 +109,20 @@ def test_the_slow_end_is_slower_and_the_fast_end_faster(gpu: str, held: Features
     assert low > typical > high
 
 
+@pytest.mark.parametrize(
+    ("gpu", "source"),
+    [
+        ("h200", "published"),
+        ("b300", "published"),
+        ("mi300x", "estimated"),
+        ("l40s", "estimated"),
+        ("epyc-9654", "estimated"),
+    ],
+)
+def test_the_source_of_the_shares_is_named(gpu: str, source: str) -> None:
+    assert f"data sheet and {source} efficiencies" in model(gpu, "llama-3-8b", 1).name
+
+
 def test_an_overlapped_host_takes_the_longer_of_the_two() -> None:
     """A host that is slower than the GPU sets the pace alone; one that is quicker adds what passes between steps."""
     engine = engine_costs("vllm")

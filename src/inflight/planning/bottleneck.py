@@ -43,7 +43,7 @@ def bottleneck(candidate: Candidate, trial: Trial, traffic: Traffic) -> Bottlene
     full = full and _larger_batch_helps(candidate, kv_rows, traffic)
     sentences = [] if missed is None else [_missed_first(candidate, missed, traffic)]
     if memory is not None and memory.weight_bytes > LARGE * memory.memory_bytes:
-        sentences.append(sentence("large_weights", memory=memory))
+        sentences.append(sentence("large_weights", memory=memory, unit=candidate.machine.unit))
     if full:
         sentences.append(sentence("full_kv", holds=kv_rows, context=traffic.mean_context, rows=rows))
     if shares:
@@ -64,14 +64,13 @@ def _larger_batch_helps(candidate: Candidate, rows: float, traffic: Traffic) -> 
 
 def _relief(bound: str, candidate: Candidate) -> str:
     """Name ways that the machine leaves open: a GPU without fp8 units is not advised to compute in fp8."""
-    model = candidate.machine.model
+    machine, model = candidate.machine, candidate.machine.model
     if not isinstance(model, Roofline):
         return ""
     lower: list[Precision] = ["fp8", "int8"] if model.weights == "bf16" else []
     units = [name for name in lower if model.gpu.computes(name)]
-    return sentence(
-        "relief", bound=bound, lower=lower, units=units, kv=model.kv, whole=candidate.machine.is_encoder_only
-    )
+    whole = machine.is_encoder_only
+    return sentence("relief", bound=bound, lower=lower, units=units, kv=model.kv, whole=whole, unit=machine.unit)
 
 
 def _missed_first(candidate: Candidate, missed: Trial, traffic: Traffic) -> str:

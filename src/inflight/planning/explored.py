@@ -19,6 +19,7 @@ from inflight.planning.parallel import run_all
 from inflight.planning.plan import Infeasible, Plan
 from inflight.planning.proposal import BUDGETS
 from inflight.planning.refinement import ENDS
+from inflight.planning.rendering import sentence
 from inflight.planning.simulation import SHARES, Trial
 from inflight.planning.sizing import Candidate, TrialRunner, ceiling
 from inflight.planning.stages import Progress, Stages, quiet
@@ -63,6 +64,7 @@ def explore(
         output_tokens=0.0 if _is_pooled(answer) else answer.traffic.output_mean,
         layouts=layouts,
         about=list(_about(answer, len(cells))),
+        unit=question.machines[0].unit,
     )
 
 
@@ -209,6 +211,7 @@ def _about(answer: Plan | Infeasible, runs: int) -> Iterator[str]:
         yield "The plan has limits of single classes; here the lowest of each latency begins as that of all."
     if any(slo.metric == "e2e" for slo in answer.question.slos):
         yield "The plan limits E2E, too, for which this page has no slider."
-    calibrated = all(one.calibrated for one in answer.question.machines)
-    if not calibrated:
-        yield "Not calibrated on your hardware: step times come from data sheets and published efficiencies."
+    uncalibrated = [one for one in answer.question.machines if not one.calibrated]
+    if uncalibrated:
+        basis = sentence("not_calibrated", machine=uncalibrated[0])
+        yield f"{basis[0].upper()}{basis[1:]}."

@@ -139,15 +139,20 @@ def disaggregated(
     machine, traffic = best.machine, runner.traffic
     of_prefill, of_decode = pool_configs(runner, machine)
     prefill, decode = pool_rates(machine, traffic, of_prefill, of_decode)
-    splits = []
+    found = []
+    for first, second in splits(engines):
+        guess = EXPECTED * min(first * prefill, second * decode) / (first + second)
+        pools = Pools(first, second, of_decode, link, disagg_mode)
+        found.append(Layout(DISAGGREGATED, best, of_prefill, guess, first + second, pools))
+    return sorted(found, key=lambda one: -one.guess)[:SPLITS]
+
+
+def splits(engines: int | None = None) -> Iterator[tuple[int, int]]:
+    """Yield prefill and decode engines. engines: in all; None: every ratio of up to MAX_ENGINES once."""
     for total in range(2, MAX_ENGINES + 1) if engines is None else (engines,):
         for first in range(1, total):
-            if engines is None and math.gcd(first, total) > 1:
-                continue
-            guess = EXPECTED * min(first * prefill, (total - first) * decode) / total
-            pools = Pools(first, total - first, of_decode, link, disagg_mode)
-            splits.append(Layout(DISAGGREGATED, best, of_prefill, guess, total, pools))
-    return sorted(splits, key=lambda one: -one.guess)[:SPLITS]
+            if engines is not None or math.gcd(first, total) == 1:
+                yield first, total - first
 
 
 def pool_configs(runner: TrialRunner, machine: Machine) -> tuple[EngineConfig, EngineConfig]:

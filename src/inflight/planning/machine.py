@@ -70,6 +70,11 @@ class Machine:
         return isinstance(self.model, Roofline) and self.model.spec.head is None
 
     @property
+    def has_estimates(self) -> bool:
+        """Whether the shares of its data sheet that kernels reach are estimates."""
+        return isinstance(self.model, Roofline) and self.model.is_estimated
+
+    @property
     def is_encoder_only(self) -> bool:
         """Whether a token sees those behind it too, so that a text is computed in one step."""
         if not isinstance(self.model, Roofline):
@@ -80,6 +85,11 @@ class Machine:
     @property
     def on_gpu(self) -> bool:
         return self.device.startswith("cuda")
+
+    @property
+    def unit(self) -> str:
+        """Return the noun for one of its `gpus`."""
+        return "GPU" if self.on_gpu else "processor"
 
     @property
     def swap_gib(self) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from inflight.metrics.slo import Slo
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.layouts import EXPECTED, MAX_ENGINES, MIXED, SPLITS, Layout, pool_configs, prefill_rate
+from inflight.planning.layouts import EXPECTED, MIXED, SPLITS, Layout, pool_configs, prefill_rate, splits
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import MAX_ROWS, SLACK, budgets_of
 from inflight.planning.simulation import Pools
@@ -42,17 +42,15 @@ def mixed_fleets(runner: TrialRunner, best: Candidate, link: Link, disagg_mode: 
     for local in _local_prompts(runner):
         config, decode = _decoding(machine, traffic, runner.question.slos, of_decode, local.share)
         mode = replace(disagg_mode, max_local_tokens=local.max_tokens)
-        for total in range(2, MAX_ENGINES + 1):
-            for first in range(1, total):
-                if math.gcd(first, total) > 1:
-                    continue
-                rates = first * prefill / (1 - local.share), (total - first) * decode
-                pools = Pools(first, total - first, config, link, mode)
-                found.append(Layout(MIXED, best, of_prefill, EXPECTED * min(rates) / total, total, pools))
+        for first, second in splits():
+            rates, engines = (first * prefill / (1 - local.share), second * decode), first + second
+            pools = Pools(first, second, config, link, mode)
+            found.append(Layout(MIXED, best, of_prefill, EXPECTED * min(rates) / engines, engines, pools))
     return sorted(found, key=lambda one: -one.guess)[:SPLITS]
 
 
 def _local_prompts(runner: TrialRunner) -> list[LocalPrompts]:
+    """Return the prompts up to each quantile of their lengths; none where that is all of them."""
     demand = runner.question.demand
     entries = demand.workload(demand.rate, demand.sample_requests(1000), 0).entries
     lengths = sorted(one.prompt_tokens for one in entries)
@@ -69,8 +67,8 @@ def _decoding(
     machine: Machine, traffic: Traffic, slos: Sequence[Slo], config: EngineConfig, share: float
 ) -> tuple[EngineConfig, float]:
     """Return the settings of decode engines that compute a share of the prompts' tokens, and their requests/s by the
-    closed form: as many rows as keep the SLOs between tokens in a mean step, and steps that do so when they are full,
-    where an SLO bounds single gaps."""
+    closed form: as many rows as keep the SLOs between tokens in a mean step, and steps that keep those on single gaps
+    when they are full."""
     model, per_row = machine.model, share * traffic.input_mean * (1 - traffic.shared) / traffic.output_mean
     pace = min((slo.limit for slo in slos if slo.paces), default=math.inf)
     gap = min((slo.limit for slo in slos if slo.bounds_gaps), default=math.inf)

@@ -12,6 +12,8 @@ import jinja2
 from inflight.config.engine import describe_engine
 from inflight.counted import counted
 
+MAX_DIGITS = 6  # of a millisecond
+
 
 @cache
 def _environment() -> jinja2.Environment:
@@ -50,8 +52,19 @@ def line(text: str, indent: int = 0) -> str:
     return f"{' ' * indent}{' '.join(text.split())}\n"
 
 
-def milliseconds(seconds: float) -> str:
-    return "-" if math.isnan(seconds) else "endless" if math.isinf(seconds) else f"{seconds * 1e3:,.0f} ms"
+def milliseconds(seconds: float, limit: float = math.inf) -> str:
+    """Return a time in whole milliseconds; one that misses a limit and rounds to it has as many digits as distinguish
+    the two."""
+    if math.isnan(seconds) or math.isinf(seconds):
+        return "-" if math.isnan(seconds) else "endless"
+    digits = 0
+    while seconds > limit and digits < MAX_DIGITS and _rounded(seconds, digits) == _rounded(limit, digits):
+        digits += 1
+    return f"{_rounded(seconds, digits)} ms"
+
+
+def _rounded(seconds: float, digits: int) -> str:
+    return f"{seconds * 1e3:,.{digits}f}"
 
 
 def dollars(amount: float) -> str:

@@ -255,7 +255,7 @@ class Trial:
         if not self.missed:
             return "requests are refused" if self.unserved else "all SLOs are met"
         slo, value = self.missed[0]
-        return f"{slo.name} is {milliseconds(value)}"
+        return f"{slo.name} is {milliseconds(value, slo.limit)}"
 
 
 def try_out(

@@ -118,7 +118,8 @@ def take_turns(
 def describe(trial: Trial) -> str:
     """Return the figures that decide."""
     parts = [f"goodput {trial.summary.attained_per_s:.3g}/s ({trial.summary.attainment:.0%})"]
-    parts += [f"{slo.name} {milliseconds(value)}" for slo, value in trial.values.items() if math.isfinite(value)]
+    reached = ((slo, value) for slo, value in trial.values.items() if math.isfinite(value))
+    parts += [f"{slo.name} {milliseconds(value, slo.limit)}" for slo, value in reached]
     return ", ".join(parts) + (", saturated" if trial.saturated else "")
 
 

@@ -60,7 +60,7 @@ def _on_memory(question: Question, traffic: Traffic, candidate: Candidate) -> It
             max_num_seqs=rows or DEFAULT_ROWS,
             block_size=machine.block_size,
         )
-        yield sentence("wide_steps", budget=budget, usual=widest, wider=wider, memory=memory)
+        yield sentence("wide_steps", budget=budget, usual=widest, wider=wider, memory=memory, unit=machine.unit)
     if machine.tokens < machine.max_model_len:
         yield sentence("short_memory", machine=machine, longest=traffic.longest)
 
@@ -85,8 +85,8 @@ def _on_steps(question: Question, traffic: Traffic, candidate: Candidate) -> Ite
         yield sentence("long_steps", budget=budget, seconds=alone)
     model = candidate.machine.model
     if isinstance(model, Roofline) and budget < model.gpu.ridge_tokens():
-        rows = candidate.config.max_num_seqs
-        yield sentence("small_steps", budget=budget, ridge=model.gpu.ridge_tokens(), rows=rows)
+        rows, unit = candidate.config.max_num_seqs, candidate.machine.unit
+        yield sentence("small_steps", budget=budget, ridge=model.gpu.ridge_tokens(), rows=rows, unit=unit)
 
 
 def _on_traffic(question: Question, traffic: Traffic, is_pooled: bool) -> Iterator[str]:

@@ -52,11 +52,17 @@ def _tables(path: Path = FILE) -> Mapping[str, Mapping[str, object]]:
 
 
 def measured_family(gpu: str) -> str | None:
-    """Return the GPU whose measured shares are used for this one; None: estimates."""
+    """Return the GPU whose shares are used for this one; None: those of [else], or of a processor."""
     tables = _tables()
     named = str(tables["aliases"].get(gpu, gpu))
     families = [name for name in tables if name not in (ELSE, CPU, "spread", "aliases")]
     return next((family for family in families if named.startswith(family)), None)
+
+
+def is_estimated(gpu: str) -> bool:
+    """Return whether the shares of a GPU are estimates: no run and no kernel of its like was fitted."""
+    family = measured_family(gpu)
+    return family is None or "estimated" in _tables()[family]
 
 
 @functools.cache

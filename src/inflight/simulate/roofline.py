@@ -25,7 +25,7 @@ from inflight.simulate.efficiency import (
     Case,
     Efficiencies,
     efficiencies,
-    measured_family,
+    is_estimated,
     reading_factor,
     saturation,
     shard_share,
@@ -110,8 +110,13 @@ class Roofline:
         """A description that says that nothing was measured on this hardware."""
         one = self.parallelism
         split = "" if one.gpus == 1 else f" × {one.gpus}" if one.is_tensor_alone else f" × {one.gpus} ({one})"
-        source = "estimated efficiencies" if measured_family(self.gpu.kernels) is None else "published efficiencies"
-        return f"{self.gpu.name}{split}, data sheet and {source}, not calibrated on your hardware"
+        source = "estimated" if self.is_estimated else "published"
+        return f"{self.gpu.name}{split}, data sheet and {source} efficiencies, not calibrated on your hardware"
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether shares of the data sheet are estimates: nothing was measured of such GPUs."""
+        return is_estimated(self.gpu.kernels)
 
     def seconds(self, features: Features) -> float:
         """Return how long a step takes."""

@@ -26,6 +26,13 @@
 
   const number = (value) => (value >= 100 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(3)));
   const ms = (seconds) => (seconds === null || seconds === undefined ? "-" : `${number(seconds * 1e3)} ms`);
+  // A time that misses a limit in milliseconds, with as many digits as distinguish it from that.
+  const beyond = (seconds, limit) => {
+    const time = seconds * 1e3;
+    let digits = 3;
+    while (digits < 9 && time > limit && time.toPrecision(digits) === limit.toPrecision(digits)) digits += 1;
+    return digits === 3 ? ms(seconds) : `${+time.toPrecision(digits)} ms`;
+  };
   const money = (value) => {
     const digits = value > 0 && value < 0.01 ? 1 - Math.floor(Math.log10(value)) : 2;
     return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -99,12 +106,12 @@
     const end = SHARES[asked.share], { stop, next, run } = top;
     if (replicas === Infinity) {
       if (stop === "saturated") return `${layout.name}: saturated even at ${number(next.rate)} requests/s of a replica, the lowest load that was simulated.`;
-      return `No number of replicas keeps the limits: at ${number(run.rate)} requests/s of a replica, the lowest load that was simulated, ${NAMES[stop]} ${end} is ${ms(latency(run, "typical", stop, asked.share))}, above ${number(asked[stop])} ms.`;
+      return `No number of replicas keeps the limits: at ${number(run.rate)} requests/s of a replica, the lowest load that was simulated, ${NAMES[stop]} ${end} is ${beyond(latency(run, "typical", stop, asked.share), asked[stop])}, above ${number(asked[stop])} ms.`;
     }
     const parts = [`${layout.name}: a replica keeps the limits up to ${number(top.rate)} requests/s.`];
     if (!stop) parts.push("No run missed them; at higher loads nothing was simulated, so nothing more is counted on.");
     else if (stop === "saturated") parts.push(`The run at ${number(next.rate)} is saturated: no rate between the two is counted on.`);
-    else parts.push(`${NAMES[stop]} ${end} is missed first: ${ms(latency(next, "typical", stop, asked.share))} in the run at ${number(next.rate)}; the rate is interpolated from the run at ${number(run.rate)}.`);
+    else parts.push(`${NAMES[stop]} ${end} is missed first: ${beyond(latency(next, "typical", stop, asked.share), asked[stop])} in the run at ${number(next.rate)}; the rate is interpolated from the run at ${number(run.rate)}.`);
     if (replicas < layout.pooled) parts.push(`Simulated were ${layout.pooled} replicas behind a router: ${replicas === 1 ? "one alone evens" : "fewer even"} bursts out less, so plan this rate again before you buy.`);
     if (each < layout.runs[0].rate) parts.push("The load is below the lowest run, whose latencies are shown: they are at most these.");
     return parts.join(" ");

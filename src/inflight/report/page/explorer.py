@@ -11,7 +11,6 @@ from msgspec import Struct
 from inflight.report.page.page import render_page
 
 SHARES = ("p50", "p95", "p99")
-METRICS = ("ttft", "tpot", "itl", "e2e")
 
 
 class ExploredRun(Struct):
@@ -64,6 +63,7 @@ class Explored(Struct):
         share: The percentile that has to keep the limits, an index of SHARES.
         input_tokens, output_tokens: Means of prompts and answers; 0 where answers are vectors.
         about: Sentences on the demand and the basis.
+        unit: The noun for what a price is of.
     """
 
     rate: float
@@ -73,15 +73,13 @@ class Explored(Struct):
     output_tokens: float
     layouts: list[ExploredLayout]
     about: list[str]
+    unit: str = "GPU"
 
 
 def render_explorer(title: str, found: Explored) -> str:
     """Return the page."""
     tables = [(layout, _rows(layout)) for layout in found.layouts]
     return render_page("explorer", title=title, found=found, tables=tables, shares=SHARES)
-
-
-HEAD = ("requests/s of a replica", "TTFT p50", "p99", "TPOT p50", "p99", "ITL p99", "E2E p99", "running", "step")
 
 
 def _rows(layout: ExploredLayout) -> list[tuple[str, ...]]:
