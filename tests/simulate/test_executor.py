@@ -12,8 +12,8 @@ from inflight.core.types.features import Features
 from inflight.core.types.length_distribution import LengthDistribution
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk
 from inflight.core.types.request import Request
+from inflight.simulate.condensed_plan import AlikeSteps
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.fast_forward import AlikeSteps
 from inflight.simulate.fitted import FittedModel, NoisyModel
 from inflight.simulate.simulation import SimulationSetup, simulate
 

@@ -20,6 +20,7 @@ from inflight.core.kv.state_checkpoints import CheckpointSlots
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.stats import SchedulerStats
 from inflight.simulate import simulation
+from inflight.simulate.condensed_plan import AlikeSteps
 from inflight.simulate.disagg import DisaggMode, Link
 from inflight.simulate.fast_forward import TOKEN, FastForward
 from inflight.simulate.simulation import Simulation, SimulationSetup, simulate
@@ -115,6 +116,7 @@ DRAWN = st.fixed_dictionaries(
         "moves": st.booleans(),
         "prefix_caching": st.booleans(),
         "budget": st.sampled_from([8, 24, 64]),
+        "overruns": st.booleans(),
         "router": st.sampled_from(["round-robin", "least-loaded"]),
         "until": st.sampled_from([None, 1.0]),
         "state_snapshots": st.sampled_from([0, 1, 3, 40]),
@@ -130,6 +132,8 @@ DRAWN = st.fixed_dictionaries(
 @settings(examples(50), deadline=None)
 def test_skipping_is_stepping(drawn: dict[str, Any]) -> None:
     entries = chat(15, drawn["rate"], drawn["seed"], shared=drawn["shared"]).entries
+    if drawn["overruns"]:  # with a step in flight, one more is planned behind the last token
+        entries = tuple(replace(one, max_tokens=one.output_tokens + 1 + at % 3) for at, one in enumerate(entries))
     if drawn["follow"]:
         entries = followed(entries)
     workload = Workload(entries, "chat", drawn["concurrency"], until=drawn["until"])
@@ -176,6 +180,27 @@ def test_a_busy_engine_skips_steps_too(depth: int) -> None:
     busy = simulate(chat(100, 60.0), setup)
     assert max(one.ttft or 0.0 for one in busy.observations) > 0.3
     assert assert_same(chat(100, 60.0), setup) > 0.8
+
+
+@DEPTHS
+def test_steps_of_a_long_prompt_and_of_full_rows_are_skipped_too(depth: int) -> None:
+    """The prompts take eight tokens of a step beside decodes; more requests come than there are rows."""
+    filled = SchedulingSettings.of(early_end_tokens=0)
+    long = [Entry(0.2 * index, 400, 40) for index in range(6)]
+    many = [Entry(0.0, 5 + index, 40) for index in range(30)]
+    for entries, of in (
+        (long, pool(filled, budget=16, max_rows=8, depth=depth)),
+        (many, pool(max_rows=4, depth=depth)),
+    ):
+        workload, skipped = Workload(tuple(entries), "prompts"), list[int]()
+
+        def skip(self: FastForward, alike: AlikeSteps, times: Any, real: Any = FastForward.skip) -> Any:
+            skipped.append(len(times) - 1)  # noqa: B023 (called within this round)
+            return real(self, alike, times)
+
+        with mock.patch.object(FastForward, "skip", skip):
+            assert assert_same(workload, SimulationSetup(of)) > 0.7
+        assert sum(skipped) > 0.6 * simulate(workload, SimulationSetup(of)).steps
 
 
 def test_decodes_that_take_snapshots_are_in_no_plan_either() -> None:

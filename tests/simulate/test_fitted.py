@@ -109,6 +109,14 @@ def test_the_output_layer_is_read_once_and_changes_kernels_with_the_others() -> 
     assert true.seconds(Features(30, 30, 30, 30, 0.0)) == pytest.approx(0.01 + 24e-4 + 6 * 2.5e-3 + 0.007 + 30e-4)
 
 
+@given(st.integers(1, 80), st.lists(st.integers(1, 10**6), max_size=5), st.sampled_from([(), (8,), (8, 40)]))
+def test_the_seconds_of_many_decodes_are_those_of_each(rows: int, contexts: list[int], knots: tuple[int, ...]) -> None:
+    tokens = (1e-4, 2e-3, 3e-3)[: len(knots) + 1]
+    model = FittedModel(0.01, tokens, 3e-5, 1e-4, 1.7e-8, 1e-9, 1e-6, 0.007, 5e-4, knots)
+    each = [model.seconds(Features(rows, rows, rows, context, 0.0)) for context in contexts]
+    assert model.decode_seconds(rows, contexts) == each
+
+
 def test_outliers_do_not_bend_the_fit_but_its_mean_holds_them() -> None:
     measured = [
         replace(one, seconds=one.seconds * (4 if place % 25 == 0 else 1)) for place, one in enumerate(steps(TRUE))

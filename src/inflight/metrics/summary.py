@@ -161,7 +161,7 @@ def summarize(observations: Sequence[Observation], window: Window | None = None)
         concurrency_by_little=math.fsum(e2es) / window.seconds,
         ttft=percentiles(value for one in done if (value := one.ttft) is not None),
         tpot=percentiles(value for one in done if (value := one.tpot) is not None),
-        itl=percentiles(gap for one in done for gap in one.gaps),
+        itl=percentiles(itertools.chain.from_iterable(one.gaps for one in done)),
         e2e=percentiles(e2es),
         delay=percentiles(value for one in offered if (value := one.delay) is not None),
         ttft_trend=ttft_trend(done, window),

@@ -41,9 +41,9 @@ class EventQueue:
         self._index[id(replica)] = len(self._last)
         self._last.append(0)
 
-    def update(self, replica: Replica) -> None:
-        """Replace a replica's entry with its present time."""
-        index, ready = self._index[id(replica)], replica.foresee()
+    def update(self, replica: Replica, until: float = math.inf) -> None:
+        """Replace a replica's entry with its present time. until: when the next request comes, if that is known."""
+        index, ready = self._index[id(replica)], replica.foresee(until)
         self._last[index] += 1
         if ready is not None:
             heapq.heappush(self._heap, (ready, index, self._last[index], replica))
@@ -157,9 +157,9 @@ class Cluster:
         return self._collector.observations()
 
     def _step(self, replica: Replica) -> None:
-        due = self._pacer.next_due()
-        events = replica.step(min(math.inf if due is None else due, self._front_end.next_time()))
-        self._queue.update(replica)
+        until = self._next_request()
+        events = replica.step(until)
+        self._queue.update(replica, until)
         if self._by_side:
             self._update_peers()
         for request_id, times in replica.drain_tokens():
@@ -167,6 +167,11 @@ class Cluster:
             self._collector.tokens(request_id, times)  # tokens that end no answer have no other effect
         if events:
             heapq.heappush(self._pending, (replica.now, next(self._seq), replica, events))
+
+    def _next_request(self) -> float:
+        """Return when the next request comes, as far as that is known; infinite where it is not."""
+        due = self._pacer.next_due()
+        return min(math.inf if due is None else due, self._front_end.next_time())
 
     def _exchange_service(self, now: float) -> None:
         """Give each replica the others' last tenant usage, and collect its own."""
@@ -244,7 +249,7 @@ class Cluster:
             self._collector.refused(index, refusal, intended, replica.now)
             return None
         finally:
-            self._queue.update(replica)
+            self._queue.update(replica, self._next_request())
         sent = self._sent[request.request_id] = _Sent(index, request, replica, pool, whole)
         return sent
 
@@ -263,8 +268,9 @@ class Cluster:
         for event in events:
             sent = self._sent[event.request_id]
             if isinstance(event, TokensEvent):
+                if not sent.tokens:
+                    sent.pool.first_token(event.request_id)
                 sent.tokens += len(event.token_ids)
-                sent.pool.first_token(event.request_id)
             elif isinstance(event, FinishedEvent):
                 sent.pool.ended(event.request_id, now, sent.tokens)
                 del self._sent[event.request_id]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from itertools import takewhile
+from functools import partial, reduce
+from itertools import accumulate, takewhile
+from operator import add
 
 from msgspec import structs
 
@@ -15,33 +17,41 @@ from inflight.core.types.features import features as features_of
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult, Transferred
 from inflight.core.types.sampling import TokenLogprob
 from inflight.core.types.suspension import StepSuspender, SuspendedStep
+from inflight.simulate.condensed_plan import AlikeSteps, CondensedPlan
 from inflight.simulate.drafting import SimulatedDrafts
-from inflight.simulate.fast_forward import TOKEN, AlikeSteps, CondensedPlan
+from inflight.simulate.fast_forward import TOKEN
 from inflight.simulate.fitted import NoisyModel
-from inflight.simulate.steps import StepModel
+from inflight.simulate.steps import DecodeSeconds, StepModel
 from inflight.simulate.transfers import TimedTransfers
 
 _TOKENS = (TOKEN,)
 FIRST_FORESEEN = 4  # steps
+MANY_FORESEEN = 64  # where the model has the seconds of many decodes at once
 LAYERS = 24  # between which a step may be suspended
 
 
 @dataclass(slots=True)
 class ForeseenSteps:
-    """Decodes that are known beforehand, as far as they are foreseen. seconds: of each. times: when each is planned,
-    and when the last one is committed; of steps that are planned behind one in flight, when the step before it is."""
+    """Steps that are known beforehand, as far as they are foreseen. seconds: of each. times: when each is planned, and
+    when the last one is committed; of steps that are planned behind one in flight, when the step before it is."""
 
-    decodes: AlikeSteps
+    alike: AlikeSteps
     times: list[float]
     seconds: list[float]
 
     @property
     def complete(self) -> bool:
-        return len(self.seconds) == self.decodes.steps
+        return len(self.seconds) == self.alike.steps
+
+    @property
+    def due(self) -> float:
+        """When more happens: what comes after them begins, the last of them begins, at whose commit sequences end, or
+        more of them are to be foreseen."""
+        return self.times[-2 if self.alike.ends and not self.alike.behind and self.complete else -1]
 
 
 class _OmittedStep(Done):
-    """A step without chunks. It comes to stand for a later one, where the steps up to that are skipped."""
+    """A step that samples nothing. It comes to stand for a later one, where the steps up to that are skipped."""
 
     def stand_for(self, seconds: float) -> None:
         """Take so many seconds, as the later step."""
@@ -84,10 +94,11 @@ class SimulatedExecutor(StepSuspender):
         self.capacity = capacity
         self._model, self._drafts = model, drafts
         self._count: Callable[[Features], None] | None = getattr(model, "count", None)
+        self._decode_seconds: DecodeSeconds | None = getattr(model, "decode_seconds", None)
         self.extrapolated: dict[str, int] = {}  # sentence of the first step → steps outside of the model's ranges
         self.busy = 0.0  # seconds of steps
         self.steps = 0
-        self._last: _OmittedStep | None = None  # the step that was submitted last, if it has no chunks
+        self._last: _OmittedStep | None = None  # the step that was submitted last, if it samples nothing
         self._transfers: dict[int, bool] = {}  # transfers that are out → whether their step is computed
 
     def take_step(self, features: Features) -> float:
@@ -105,8 +116,13 @@ class SimulatedExecutor(StepSuspender):
         first = next(iter(self.extrapolated), sentence)
         self.extrapolated[first] = self.extrapolated.get(first, 0) + 1
 
-    def foresee(self, coming: AlikeSteps, now: float) -> ForeseenSteps | None:
+    def foresee(self, coming: AlikeSteps, now: float, until: float = math.inf) -> ForeseenSteps | None:
         """Foresee the first of these steps, if they are computed from now on; none is counted yet.
+
+        Args:
+            coming: Steps that are alike.
+            now: Seconds on the engine's clock.
+            until: When the next request comes.
 
         Returns:
             None where the step in flight cannot stand for them.
@@ -114,39 +130,44 @@ class SimulatedExecutor(StepSuspender):
         if coming.behind and self._last is None:
             return None
         foreseen = ForeseenSteps(coming, [now], [])
-        self.foresee_more(foreseen)
+        self.foresee_more(foreseen, until)
         return foreseen
 
-    def foresee_more(self, foreseen: ForeseenSteps) -> None:
-        """Foresee as many steps again: each costs something, and a request that comes makes the others useless."""
-        decodes, times, known = foreseen.decodes, foreseen.times, len(foreseen.seconds)
-        rows, seconds_of = decodes.rows, self._model.seconds
-        steps = min(decodes.steps, max(FIRST_FORESEEN, 2 * known))
-        contexts = range(decodes.context + known * rows, decodes.context + steps * rows, rows)
-        foreseen.seconds += [seconds_of(Features(rows, rows, rows, context, 0.0)) for context in contexts]
-        rounds = foreseen.seconds
-        if decodes.behind and self._last is not None:
-            rounds = [self._last.result().seconds, *rounds]
-        now = times[-1]
-        for each in rounds[known:steps]:  # added one by one, to the bit as if each had been taken alone
-            now += each
-            times.append(now)
+    def foresee_more(self, foreseen: ForeseenSteps, until: float = math.inf) -> None:
+        """Foresee as many steps again, none that begins after `until`, when the next request comes: each costs
+        something, and that may make them useless."""
+        alike, times, known = foreseen.alike, foreseen.times, len(foreseen.seconds)
+        before = self._last.result().seconds if alike.behind and self._last is not None else None
+        if self._decode_seconds is not None and not alike.chunk:
+            most = min(alike.steps, max(MANY_FORESEEN, 2 * known))
+            contexts = range(alike.context + known * alike.rows, alike.context + most * alike.rows, alike.rows)
+            foreseen.seconds += self._decode_seconds(alike.rows, contexts)
+            rounds = foreseen.seconds if before is None else [before, *foreseen.seconds]
+            times += accumulate(rounds[known:most], initial=times.pop())  # to the bit as if each were taken alone
+            return
+        for index in range(known, min(alike.steps, max(FIRST_FORESEEN, 2 * known))):
+            foreseen.seconds.append(self._model.seconds(alike.features(index)))
+            if before is None:
+                times.append(times[-1] + foreseen.seconds[index])
+            else:
+                times.append(times[-1] + (foreseen.seconds[index - 1] if index else before))
+            if times[-1] >= until:
+                return
 
     def compute(self, foreseen: ForeseenSteps, steps: int) -> None:
         """Count the first so many foreseen steps; the others do not happen, since their batches change."""
-        rows, context, extrapolates = foreseen.decodes.rows, foreseen.decodes.context, self._model.extrapolates
-        busy = self.busy
-        for index in range(steps):  # added in the order of steps, to the bit as if each had been taken alone
-            busy += foreseen.seconds[index]
-            features = Features(rows, rows, rows, context, 0.0)
-            if self._count is not None:
-                self._count(features)
-            if (sentence := extrapolates(features)) is not None:
-                self._count_extrapolated(sentence)
-            context += rows
-        self.busy = busy
+        features = foreseen.alike.features
+        if self._count is not None:
+            for index in range(steps):
+                self._count(features(index))
+        # Contexts grow, so that the last step is outside of the model's ranges where any is.
+        if steps and self._model.extrapolates(features(steps - 1)) is not None:
+            for index in range(steps):
+                if (sentence := self._model.extrapolates(features(index))) is not None:
+                    self._count_extrapolated(sentence)
+        self.busy = reduce(add, foreseen.seconds[:steps], self.busy)  # to the bit as if each had been taken alone
         self.steps += steps
-        if foreseen.decodes.behind and self._last is not None and steps:
+        if foreseen.alike.behind and self._last is not None and steps:
             self._last.stand_for(foreseen.seconds[steps - 1])
         if isinstance(self._model, NoisyModel):
             self._model.draw_again(len(foreseen.seconds) - steps)
@@ -187,6 +208,9 @@ class SimulatedExecutor(StepSuspender):
             transfer_ids = [one.transfer_id for one in plan.transfers]
             self._transfers |= dict.fromkeys(transfer_ids, False)
             return _StepWithTransfers(result, partial(self._transfers.update, dict.fromkeys(transfer_ids, True)))
+        if not (sampled or scored or plan.transfers):
+            self._last = _OmittedStep(result)
+            return self._last
         return Done(result)
 
     def _take_step_with_copies(self, features: Features) -> float:

@@ -1,76 +1,49 @@
 """Fast-forward: a scheduler that omits decodes from its plans while their outcome is known.
 
 Once a sequence has its first token and its length is forced, each step gives it one token, takes a block where the last
-one is full, and makes full blocks findable. Until its last token such a sequence is *omitted*: plans have no chunk for
-it, commits have no token of it, and its counters stand still, one computed token ahead, so that the plan builder passes
-it over. They are brought up to date when it takes or fills a block, and when it is included again: for its last token,
-or before a sequence might have to be preempted. A plan has the number of omitted decodes (`CondensedPlan`), so that the
-step costs the same. Where all running sequences are omitted and none waits, steps are alike: `alike_steps` says how
-many, and `skip` takes them at once.
+one is full, and makes full blocks findable. Such a sequence is *omitted*: plans have no chunk for it, commits have no
+token of it, and its counters stand still, one computed token ahead, so that the plan builder passes it over. They are
+brought up to date when it takes or fills a block, and when it is included again: in the commit of its last token, or
+before a sequence might have to be preempted. A plan has the number of omitted decodes (`CondensedPlan`), so that the
+step costs the same. Where all running sequences are omitted and none can join, the plan builder is not asked. Steps are
+alike then, and where one long prompt takes what decodes leave of the budget: `alike_steps` says how many, and `skip`
+takes them at once.
 
 Rows, blocks, checkpoints and their order, what the prefix cache finds, counts and ends are those of stepping. Times of
 steps and the lengths of answers in progress are not learnt. So this is for schedulers that use neither (`simulation`
 checks that): one foreground lane, first come, first served, a budget for all rows, and an executor that never fails and
 samples TOKEN. `stats` has sequences as of their last update.
 
-With two steps in flight, a plan is made while the step before it is computed. A sequence is then omitted while its last
-chunk is in flight. One that is included again has a token in flight, but no chunk in that step's plan: the commit adds
-both. A block is taken when its step is planned, and found once the step before it is committed, since its last token is
-not known earlier. Where steps are skipped, the plan in flight stands for the last of them. Models with recurrent state
-are excluded: checkpoints are named by tokens that are still in flight.
+A sequence that is included for its last token has that in flight, but no chunk in the step's plan: the commit adds
+both. With two steps in flight, a plan is made while the step before it is computed. A sequence is then omitted while
+its last chunk is in flight, and is always included with a token in flight. A block is taken when its step is planned,
+and found once the step before it is committed, since its last token is not known earlier. Where steps are skipped, the
+plan in flight stands for the last of them. Models with recurrent state are excluded: checkpoints are named by tokens
+that are still in flight.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from msgspec import structs
 
-from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence
 from inflight.core.strategies import StepShape
 from inflight.core.types.events import Event
-from inflight.core.types.features import Features
 from inflight.core.types.length_distribution import LengthDistribution, point
 from inflight.core.types.plan import BatchPlan, Chunk, Sampled, StepResult
 from inflight.core.types.request import Request
+from inflight.simulate.condensed_plan import AlikeSteps, CondensedPlan
 
 TOKEN = 0  # what every token is
 MIN_STEPS = 4  # for which the available blocks suffice, when a sequence is omitted
 MAX_STEPS = 256  # that are foreseen together: a request that comes makes most of them others
-
-
-class CondensedPlan(BatchPlan, frozen=True):
-    """A plan with omitted decodes: so many, which read `omitted_context` positions together."""
-
-    omitted: int = 0
-    omitted_context: int = 0
-
-    def all_features(self, chunks: Features) -> Features:
-        """Return the features of the step, given those of its chunks."""
-        return Features(
-            chunks.tokens + self.omitted,
-            chunks.rows + self.omitted,
-            chunks.samples + self.omitted,
-            chunks.decode_context + self.omitted_context,
-            chunks.prefill_context,
-            chunks.moved_blocks,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class AlikeSteps:
-    """So many steps of `rows` decodes each, which read `context` positions together in the first step and one more each
-    in every later one. behind: whether each is planned while the step before it is in flight."""
-
-    rows: int
-    context: int
-    steps: int
-    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,37 +110,63 @@ class FastForward(UnlearnedScheduler):
         self._filling: list[_Omitted] = []  # they fill a block with their token of the step in flight
         self._uncommitted: dict[int, Sequence] = {}  # included with a token in flight, which no plan has; by number
         self._tokens: list[OmittedTokens] = []
+        self._shape: StepShape | None = None  # of all steps: these strategies always propose the same
 
     # -- many steps at once -------------------------------------------------------------------------------------
 
     def alike_steps(self) -> AlikeSteps | None:
-        """Return the steps that come next, where these are alike and end no sequence; None where they are not."""
-        rows = len(self._omitted)
-        if not rows or len(self._running) > rows or len(self._lanes):
+        """Return the steps that come next, where these are alike; None where they are not."""
+        rows, memory = len(self._omitted), self._memory
+        prompts = len(self._running) - rows
+        if memory.is_busy or not (rows or prompts):
             return None
-        if self._outputs.planned or self._memory.is_busy:
+        most, last = MAX_STEPS, 0
+        if rows:
+            last = self._last_steps[0][0] - self._next_step + 1
+            most = min(most, last, ((memory.num_available_blocks - prompts) // rows - 1) * memory.block_size)
+        if not prompts:
+            is_alike = most > 0 and not self._outputs.planned and self._none_joins
+            return AlikeSteps(rows, self._context, most, self._ahead > 0, most == last) if is_alike else None
+        prompt = self._prompt_alone() if most > 0 else None
+        if prompt is None or self._shape is None:
             return None
-        filled = (self._memory.num_available_blocks // rows - 1) * self._memory.block_size
-        steps = min(self._last_steps[0][0] - self._next_step, filled, MAX_STEPS)
-        return AlikeSteps(rows, self._context, steps, behind=self._ahead > 0) if steps > 0 else None
+        chunk = self._shape.token_budget - rows
+        steps = min(most, (prompt.num_uncomputed - 1) // chunk) if chunk > 1 else 0  # of one token: a decode
+        behind, start = self._ahead > 0, prompt.num_computed
+        return AlikeSteps(rows, self._context, steps, behind, steps == last, chunk, start) if steps > 0 else None
 
-    def skip(self, times: Items[float]) -> None:
-        """Take alike steps: planned at these times but the last, each committed when the next is planned, or at the
-        last of them; those that are planned behind a step in flight, a time later."""
-        steps = len(times) - 1
+    def skip(self, alike: AlikeSteps, times: Items[float]) -> list[Event]:
+        """Take some of these steps: planned at these times but the last, each committed when the next is planned, or at
+        the last of them; those that are planned behind a step in flight, a time later. Return the events of the last
+        commit, at which sequences may end; there are none before."""
+        steps, first, rows = len(times) - 1, self._next_step, len(self._omitted)
+        prompt = self._prompt_alone() if alike.chunk else None
+        self._running.drain_freed_rows()
+        for now in (times[0], times[-2]):
+            self._time.now = now
+            self._charge_waiting()
         for lane in self._lanes.all():
-            lane.clock.charge(times[0], OTHER, lane.settings.name)
-            lane.clock.charge(times[-2], OTHER, lane.settings.name)
             if lane.running:
-                lane.served(steps * lane.running)
-        while self._block_steps and (step := self._block_steps[0][0]) < self._next_step + steps:
+                lane.served(steps * (rows + alike.chunk))
+        for step in self._due_steps(first + steps) if prompt is None else range(first, first + steps):
             for one in self._pop_due(step):
                 self._advance(one, step)
+            if prompt is not None:
+                prompt.num_computed += alike.chunk
+                self._memory.publish(prompt)
             self._publish_filled(step + 1)
             self._memory.publish_checkpoints()  # what one step writes, the next may find or take
-        self._context += steps * len(self._omitted)
+        if prompt is not None:
+            prompt.charged = prompt.num_computed
         self._next_step += steps
         self._round_began = times[-1]
+        if not self._ahead and self._last_steps and self._last_steps[0][0] < self._next_step:
+            self._context += (steps - 1) * rows
+            plan = BatchPlan(self._next_step - 1, ())
+            self._foreground.planned(plan)
+            return self.commit(plan, StepResult(plan.step, (), 0.0), times[-1])
+        self._context += steps * rows
+        return []
 
     def drain_tokens(self) -> list[OmittedTokens]:
         """Return the tokens of sequences that were included again since the last call; no event has them."""
@@ -182,22 +181,25 @@ class FastForward(UnlearnedScheduler):
         return super().abort(request_id, now)
 
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[Event]:
+        if not self._ahead:
+            self._include_last(with_token=True)
         if self._uncommitted:
             plan, result = self._completed(plan, result)
         self._publish_filled(self._next_step)
-        planned = [self._outputs.planned[chunk.sequence_id] for chunk in plan.chunks]
+        planned = self._outputs.planned
+        chunks = [] if self._ahead else [planned[chunk.sequence_id] for chunk in plan.chunks]
         self._context += len(self._omitted)
         events = super().commit(plan, result, now)
-        for sequence in planned:
+        for sequence in list(planned.values()) if self._ahead else chunks:
             if self._is_foreseen(sequence):
                 self._omit(sequence)
         return events
 
     def _make_plan(self, shape: StepShape) -> BatchPlan | None:
         """Make a plan without omitted decodes, whose tokens are taken from the budget."""
-        step = self._next_step
-        while self._last_steps and self._last_steps[0][0] <= step:
-            self._include(heapq.heappop(self._last_steps)[1])
+        step, self._shape = self._next_step, shape
+        if self._ahead:
+            self._include_last()
         self._state.prefix_loads.start_for_newcomers()  # before others' blocks
         self._advance_due()
         rows = len(self._omitted)
@@ -206,11 +208,51 @@ class FastForward(UnlearnedScheduler):
         for lane in self._lanes.all():
             if lane.running:  # the only one
                 lane.served(rows)
+        ended = sum(not one.num_uncomputed for one in self._uncommitted.values()) if self._uncommitted else 0
+        if len(self._running) == rows + ended and self._none_joins:
+            return self._condensed(rows)
         early_end = shape.early_end and (shape.early_end - rows or -1)  # 0 would mean that there is none
         left = StepShape(shape.token_budget - rows, shape.row_limit, shape.whole_prompts, early_end=early_end)
         plan = super()._make_plan(left) or BatchPlan(step, (), (), self._running.drain_freed_rows())
         parts = plan.chunks, plan.new_requests, plan.freed_rows, plan.padding, plan.transfers
         return CondensedPlan(step, *parts, omitted=rows, omitted_context=self._context)
+
+    def _condensed(self, rows: int) -> CondensedPlan:
+        """Make the plan in which all sequences are omitted, and none joins, as the plan builder would."""
+        self._memory.begin_step(self._next_step)
+        self._charge_waiting()
+        self._running.steady = None
+        parts = (), (), self._running.drain_freed_rows(), (), self._memory.finish_plan()
+        return CondensedPlan(self._next_step, *parts, omitted=rows, omitted_context=self._context)
+
+    @property
+    def _none_joins(self) -> bool:
+        """Whether no waiting sequence can join before one ends."""
+        return not len(self._lanes) or not (self._running.num_free_rows or self._memory.has_sources)
+
+    def _prompt_alone(self) -> Sequence | None:
+        """Return the prompt that takes all that decodes leave of the next steps' budgets, if it is long enough: the
+        first one, where none decodes but omitted sequences. None where something else might happen."""
+        memory, omitted = self._memory, self._omitted
+        if self._shape is None or self._shape.whole_prompts or memory.has_state or memory.has_exporter:
+            return None
+        if len(self._lanes) and memory.has_sources:
+            return None
+        prompts = [one for one in self._running.sequences if one.number not in omitted]
+        for one in prompts:
+            if one.waiting_for_kv or one.preempt_pending or (one.started and one.num_uncomputed < 2):
+                return None
+        first = min(prompts, key=_rank)
+        if list(self._outputs.planned) != [first.number] * self._ahead or first.num_pending or not first.started:
+            return None
+        is_new = not (first.output or first.recompute_until or first.lacks_scores)
+        return first if is_new and first.request.pooling is None else None
+
+    def _charge_waiting(self) -> None:
+        """Charge waiting time from now on to what blocks the queue: rows, or else the budget."""
+        reason = "budget" if self._running.num_free_rows else "rows"
+        reasons = {lane.settings.name: reason for lane in self._lanes.all() if lane.queue.ready}
+        self._lanes.charge_waiting(reasons, {}, self._running.blocks_by_lane)
 
     def _completed(self, plan: BatchPlan, result: StepResult) -> tuple[BatchPlan, StepResult]:
         """Add the chunks and tokens that a step in flight lacks. Decodes come first, by rank."""
@@ -233,14 +275,16 @@ class FastForward(UnlearnedScheduler):
 
     def _is_foreseen(self, sequence: Sequence) -> bool:
         """Return whether a sequence decodes from the next step on, and neither ends nor is preempted at once."""
-        if sequence.finish is not None or sequence.num_uncomputed != 1 or not sequence.output:
+        if sequence.finish is not None or sequence.num_uncomputed != 1 or sequence.num_pending != self._ahead:
+            return False
+        if not (sequence.output or sequence.num_pending):
             return False
         if sequence.num_computed < sequence.recompute_until or sequence.preempt_pending:
             return False  # tokens that a preemption took are computed again, and counted as such
         if sequence.in_flight != self._ahead or sequence.request.params.n > 1:
             return False
         available = self._memory.num_available_blocks * self._memory.block_size
-        return sequence.checker.guaranteed_tokens > self._ahead and available >= MIN_STEPS * (len(self._omitted) + 1)
+        return sequence.checker.guaranteed_tokens > 0 and available >= MIN_STEPS * (len(self._omitted) + 1)
 
     def _omit(self, sequence: Sequence) -> None:
         """Omit a sequence from the next step on."""
@@ -259,16 +303,22 @@ class FastForward(UnlearnedScheduler):
         self._block_steps.clear()
         self._last_steps.clear()
 
-    def _include(self, number: int) -> None:
-        """Have chunks of a sequence again from the next step on, if it was omitted."""
+    def _include_last(self, *, with_token: bool = False) -> None:
+        """Include the sequences whose last token is in flight."""
+        while self._last_steps and self._last_steps[0][0] < self._next_step:
+            self._include(heapq.heappop(self._last_steps)[1], with_token=with_token)
+
+    def _include(self, number: int, *, with_token: bool = False) -> None:
+        """Have chunks of a sequence again from the next step on, if it was omitted. with_token: before the commit of
+        the only step in flight, whose token comes with it."""
         one = self._omitted.pop(number, None)
         if one is None:
             return
-        step = self._next_step
+        step = self._next_step - with_token
         sequence = one.update(step)
         self._context -= sequence.num_tokens + self._ahead
-        if self._ahead and not sequence.in_flight:
-            step -= 1  # its token comes with the commit of the step in flight
+        if with_token or (self._ahead and not sequence.in_flight):
+            step -= self._ahead  # its token comes with the commit of the step in flight
             sequence.num_pending += 1
             sequence.in_flight += 1
             self._uncommitted[number] = self._outputs.planned[number] = sequence
@@ -297,6 +347,11 @@ class FastForward(UnlearnedScheduler):
                 self._advance(one, step)
             else:
                 self._include(one.sequence.number)
+
+    def _due_steps(self, end: int) -> Iterator[int]:
+        """Yield the steps before `end` in which omitted sequences take or fill blocks; each must be taken."""
+        while self._block_steps and self._block_steps[0][0] < end:
+            yield self._block_steps[0][0]
 
     def _pop_due(self, step: int) -> list[_Omitted]:
         """Return the omitted sequences that take or fill a block in a step, by rank; each is due once."""

@@ -17,7 +17,7 @@ import json
 import math
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -148,19 +148,34 @@ class FittedModel:
             + self.prefill_context * features.prefill_context
             + self.moved_block * features.moved_blocks
         )
-        if features.samples:
-            total += self.output_layer
-            if self.knots and features.samples > self.knots[0]:
-                total += self.late_sample * (features.samples - self.knots[0])
+        for part in self._by_size(features.tokens, features.samples):
+            total += part
+        return total
+
+    def decode_seconds(self, rows: int, contexts: Iterable[int]) -> list[float]:
+        """Return the seconds of steps of so many decodes each, at these contexts, as `seconds` adds them up."""
+        first, each = self.step + self.row * rows + self.sample * rows, self.decode_context
+        found = [first + each * context for context in contexts]
+        for part in self._by_size(rows, rows):
+            found = [one + part for one in found]
+        return found
+
+    def _by_size(self, tokens: int, samples: int) -> list[float]:
+        """Return what depends on numbers of tokens and samples, in the order in which it is added."""
+        parts = []
+        if samples:
+            parts.append(self.output_layer)
+            if self.knots and samples > self.knots[0]:
+                parts.append(self.late_sample * (samples - self.knots[0]))
         if not self.knots:
-            return total + self.token[0] * features.tokens
+            return [*parts, self.token[0] * tokens]
         begin = 0
         for each, end in zip(self.token, (*self.knots, math.inf), strict=True):
-            if features.tokens <= begin:
+            if tokens <= begin:
                 break
-            total += each * (min(features.tokens, end) - begin)
+            parts.append(each * (min(tokens, end) - begin))
             begin = int(end) if end < math.inf else begin
-        return total
+        return parts
 
     def extrapolates(self, features: Features) -> str | None:
         for name, (_, largest) in self.ranges.items():

@@ -69,9 +69,9 @@ class Replica:
     def now(self) -> float:
         return self._loop.clock.now()
 
-    def foresee(self) -> float | None:
-        """Foresee steps that are all alike, and return when the first other one begins, if no request comes before;
-        None while there is nothing to do."""
+    def foresee(self, until: float = math.inf) -> float | None:
+        """Foresee steps that are all alike, and return when more happens (`ForeseenSteps.due`), if no request comes
+        before; None while there is nothing to do. until: when the next request comes, if that is known."""
         if self._loop.idle:
             return None
         if self._wake is not None:
@@ -84,13 +84,14 @@ class Replica:
             and self._fast_forward is not None
             and (coming := self._fast_forward.alike_steps()) is not None
         ):
-            self._foreseen = self._executor.foresee(coming, self.now)
-        return self.now if self._foreseen is None else self._foreseen.times[-1]
+            self._foreseen = self._executor.foresee(coming, self.now, until)
+        return self.now if self._foreseen is None else self._foreseen.due
 
     def add(self, request: Request, at: float) -> None:
         """Add a request; steps that began before it came are taken without it. Raises RequestRefused."""
         if self._foreseen is not None:
-            self._take_foreseen(bisect_left(self._foreseen.times, at, hi=len(self._foreseen.seconds)))
+            events = self._take_foreseen(bisect_left(self._foreseen.times, at, hi=len(self._foreseen.seconds)))
+            assert not events, "a step at whose commit sequences end is taken when it begins"
         self._loop.clock.wait_until(at)
         self._wake = None
         self._executor.awaits_transfer = False
@@ -100,13 +101,12 @@ class Replica:
         return self._loop.sync_tenant_usage(elsewhere)
 
     def step(self, until: float = math.inf) -> list[Event]:
-        """Take the next step and return its events, whose time is `now` afterwards; none of foreseen steps, where the
+        """Take the next step and return its events, whose time is `now` afterwards; none where more is foreseen, the
         engine must wait, and of a step that was suspended. until: when the next request comes."""
         if self._foreseen is not None:
             if self._foreseen.complete:
-                self._take_foreseen(len(self._foreseen.seconds))
-            else:
-                self._executor.foresee_more(self._foreseen)
+                return self._take_foreseen(len(self._foreseen.seconds))
+            self._executor.foresee_more(self._foreseen, until)
             return []
         if self._wake is not None:
             self._loop.clock.wait_until(self._wake)
@@ -131,16 +131,17 @@ class Replica:
         if timed.next_end <= self.now:
             self._loop.take_transferred()
 
-    def _take_foreseen(self, steps: int) -> None:
-        """Take the first so many foreseen steps."""
+    def _take_foreseen(self, steps: int) -> list[Event]:
+        """Take the first so many foreseen steps, and return the events of the last one."""
         foreseen, self._foreseen = self._foreseen, None
         assert foreseen is not None and self._fast_forward is not None
         self._executor.compute(foreseen, steps)
-        if steps:
-            times = foreseen.times[: steps + 1]
-            self._loop.clock.wait_until(times[-1])
-            self._fast_forward.skip(times)
-            self._ends.extend(times[1:])
+        if not steps:
+            return []
+        times = foreseen.times[: steps + 1]
+        self._loop.clock.wait_until(times[-1])
+        self._ends.extend(times[1:])
+        return self._fast_forward.skip(foreseen.alike, times)
 
     def drain_tokens(self) -> Iterator[tuple[str, Sequence[float]]]:
         """Yield (request id, times) of tokens that came without events, of requests whose next event is due."""

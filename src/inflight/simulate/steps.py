@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -93,8 +93,13 @@ def rounds(timed: Sequence[TimedStep]) -> list[Step]:
     return [one for one in found if one.seconds > 0]
 
 
+DecodeSeconds = Callable[[int, Iterable[int]], list[float]]
+
+
 class StepModel(Protocol):
-    """Says how long a step takes. One that has a method `count` is called with each step that is computed."""
+    """Says how long a step takes. One that has a method `count` is called with each step that is computed. One may have
+    a method `decode_seconds`, which returns for so many rows of decodes the seconds at each of some contexts, to the
+    bit as `seconds` does."""
 
     @property
     def name(self) -> str:
@@ -104,7 +109,8 @@ class StepModel(Protocol):
         """Return how long a step takes, above zero. The caller may change the features later: do not keep them."""
 
     def extrapolates(self, features: Features) -> str | None:
-        """Return a sentence with the number that is outside of the model's ranges; None where all are inside."""
+        """Return a sentence with the number that is outside of the model's ranges; None where all are inside. A larger
+        context brings no step inside."""
 
 
 Errors = Mapping[str, tuple[float, int]]  # kind, or "all" → mean absolute relative error, steps

@@ -207,6 +207,12 @@ class BlockTables:
         missing = -(-tokens // self._size) - len(sequence.blocks)
         if missing <= 0 and not self._has_windows:
             return NO_BLOCKS
+        if not self._has_windows:
+            if missing > self._pool.available or not self._host.make_room(missing):
+                return None
+            new_blocks = self._pool.allocate(missing)
+            sequence.blocks.extend(new_blocks)  # its only table
+            return new_blocks
         length = len(sequence.blocks) + missing
         counts = [max(0, length - len(table)) for table in sequence.block_tables]
         total = sum(counts)

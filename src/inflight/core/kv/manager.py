@@ -255,10 +255,10 @@ class KVCacheManager:
         """
         sharing = self._sharing
         lookup = sharing.find(sequence)
-        if self.is_storing or not sharing.has_room(sequence, lookup, spare, to_the_end):
+        demand = None if self.is_storing else sharing.demand_with_room(sequence, lookup, spare, to_the_end)
+        if demand is None:
             return False
-        hits, demand = sharing.hits(lookup), sharing.demand(sequence, lookup, to_the_end)
-        cached = demand.cached
+        hits, cached = sharing.hits(lookup), demand.cached
         on_host = tuple(one for one in cached if one.block is None)
         if not self._host.make_room(sum(demand.fresh) + len(on_host), [one.block for one in cached]):
             return False

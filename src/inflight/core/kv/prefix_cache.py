@@ -11,7 +11,7 @@ Compare automatic prefix caching in vLLM (hash chains) and RadixAttention (arXiv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import cast
 
 from msgspec import Struct, field
@@ -139,6 +139,21 @@ class PrefixCache:
         if self._events is not None and node > before and isinstance(parent, int | SharedRoot):
             self._events.append(BlockPublished(node, parent, tokens))
         return node
+
+    def publish_chain(self, parent: Node, tokens: tuple[int, ...], blocks: Sequence[int]) -> Node:
+        """Make successive full blocks findable, as `publish` does each; return the node of the last one.
+
+        Args:
+            parent: Node before the first block.
+            tokens: Of all blocks.
+            blocks: Device blocks, in order.
+        """
+        size = self._block_size
+        add = self._add if self._events is None else None
+        for index, block in enumerate(blocks):
+            of_block = tokens[index * size : (index + 1) * size]
+            parent = self.publish(parent, of_block, block) if add is None else add((parent, *of_block), block)
+        return parent
 
     def publish_in_group(self, node: int, group: int, block: int) -> int:
         """Make a block of another KV group than the first findable by the node of the same tokens; return its own node.

@@ -86,6 +86,9 @@ class PrefixSharing:
         # those of a request of several samples at once.
         self.defers = not among_requests and not layout.has_windows and states is None
         self.has_groups = layout.has_windows or states is not None
+        self._is_plain = (
+            among_requests and not self.has_groups and on_publish is None
+        )  # a block is one node, and no more
         self._private: dict[Hashable, list[int]] = {}  # root → nodes, where requests share nothing
         self._lookups: dict[int, Lookup] = {}  # of waiting sequences, by number
         self._hidden: Set[int] = frozenset()  # blocks of the first group behind which no sequence may begin now
@@ -185,15 +188,22 @@ class PrefixSharing:
 
         Only released blocks and a longer chain make more room. Without these the answer remains no, and the chain's
         blocks are not counted again."""
+        return self.demand_with_room(sequence, lookup, spare, to_the_end) is not None
+
+    def demand_with_room(
+        self, sequence: Sequence, lookup: Lookup, spare: int, to_the_end: bool = False
+    ) -> Demand | None:
+        """Return the demand of a sequence's admission; None where it would not leave `spare` blocks available."""
         length = len(lookup.chain.blocks)
         since = self._pool.num_released - lookup.num_released
         if length == lookup.length and not to_the_end and lookup.room + since < spare:
-            return False
-        room = self._pool.available - self.num_taken(self.demand(sequence, lookup, to_the_end))
+            return None
+        demand = self.demand(sequence, lookup, to_the_end)
+        room = self._pool.available - self.num_taken(demand)
         # Groups and checkpoints come and go, and hidden blocks are seen again.
         if not (to_the_end or self._has_windows or self._states is not None or self._hidden):
             lookup.room, lookup.num_released, lookup.length = room, self._pool.num_released, length
-        return room >= spare
+        return demand if room >= spare else None
 
     def checkpoint_is_coming(self, sequence: Sequence) -> bool:
         """Return whether the plan under construction writes a checkpoint from which a waiting sequence could begin with
@@ -224,6 +234,11 @@ class PrefixSharing:
         if computed < (sequence.num_published_blocks + 1) * size:
             return  # as after most tokens
         full = (computed if computed < sequence.num_tokens else sequence.num_tokens) // size
+        first = sequence.num_published_blocks
+        if self._is_plain and first < full:
+            tokens = sequence.token_slice(first * size, full * size)
+            sequence.node = self._prefix.publish_chain(sequence.node, tokens, sequence.blocks[first:full])
+            sequence.num_published_blocks = full
         while sequence.num_published_blocks < full:
             index = sequence.num_published_blocks
             tokens = sequence.token_slice(index * size, (index + 1) * size)

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -118,11 +119,13 @@ class EndedOutput(Struct, frozen=True, gc=False):
     complete: bool | None
 
 
+@lru_cache(maxsize=4096)
 def point(tokens: int) -> LengthDistribution:
     """Return the distribution of a length that is known."""
     return LengthDistribution((tokens,), (1.0,), tokens)
 
 
+@lru_cache(maxsize=4096)
 def uniform(first: int, last: int) -> LengthDistribution:
     """Return the distribution in which all lengths from `first` to `last` are equally likely."""
     return LengthDistribution((first,), (1.0,), max(first, last))
