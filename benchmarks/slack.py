@@ -116,7 +116,7 @@ def requests(kind: Kind, trace: Sequence[Entry], window: int, rate: float) -> li
             params=SamplingParams(temperature=0, max_tokens=1000, ignore_eos=True),
             forced_output_tokens=max(2, one.output_tokens // kind.shrink),
             arrival=(one.arrival - part[0].arrival) * pace,
-            slo=SLO(kind.factor * TTFT, kind.factor * rng.choice(TPOTS)),
+            slo=SLO(kind.factor * TTFT, tpot=kind.factor * rng.choice(TPOTS)),
         )
         for index, one in enumerate(part)
     ]

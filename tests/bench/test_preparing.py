@@ -156,13 +156,20 @@ def fields(server: ScriptedServer, entry: Entry, **options) -> dict:
 
 def test_fields_of_our_own_dialect():
     entry = Entry(
-        0.0, 20, 5, max_tokens=40, lane="batch", tenant="acme", priority=3, targets=Targets(ttft=0.5, itl=0.05)
+        0.0,
+        20,
+        5,
+        max_tokens=40,
+        lane="batch",
+        tenant="acme",
+        priority=3,
+        targets=Targets(ttft=0.5, itl=0.05, tpot=0.04),
     )
     with ScriptedServer() as server:
         body = fields(server, replace(entry, cache_salt="s"))
     assert (body["max_tokens"], body["output_tokens"]) == (40, 5)
     assert (body["service_tier"], body["user"], body["priority"], body["cache_salt"]) == ("flex", "acme", 3, "s")
-    assert body["slo"] == {"ttft_ms": 500.0, "itl_ms": 50.0}
+    assert body["slo"] == {"ttft_ms": 500.0, "itl_ms": 50.0, "tpot_ms": 40.0}
     assert body["stream"] and body["temperature"] == 0
     assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
     assert "return_token_ids" not in body  # only conversations need them

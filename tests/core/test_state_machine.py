@@ -139,7 +139,11 @@ def requests(draw: st.DrawFn, max_prompt: int = 10) -> Request:
         tenant=draw(st.sampled_from(["", "b", "c"])),
         session=draw(st.sampled_from(["", "one", "two"])),
         priority=draw(st.integers(-1, 2)),
-        slo=SLO(ttft=draw(st.sampled_from([None, 0.1, 2.0])), itl=draw(st.sampled_from([None, None, 0.06]))),
+        slo=SLO(
+            ttft=draw(st.sampled_from([None, 0.1, 2.0])),
+            itl=draw(st.sampled_from([None, None, 0.06])),
+            tpot=draw(st.sampled_from([None, None, 0.06])),
+        ),
         adapter=draw(st.sampled_from([None, None, *ADAPTERS])),
         kv_transfer=draw(st.sampled_from([None, *GIVES, *TAKES])),
     )

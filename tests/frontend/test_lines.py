@@ -127,7 +127,7 @@ def test_null_is_not_set(prompts: PromptEncoder) -> None:
         ({"prompt": "x", "priority": "high"}, PlacementError, "priority is 'high'; give a whole number"),
         ({"prompt": "x", "priority": True}, PlacementError, "priority is True; give a whole number"),
         ({"prompt": "x", "priority": 10**12}, PlacementError, "priority is 1000000000000; give a whole number"),
-        ({"prompt": "x", "slo": 5}, PlacementError, 'slo is 5; give an object with "ttft_ms", "itl_ms" or both'),
+        ({"prompt": "x", "slo": 5}, PlacementError, 'slo is 5; give an object with "ttft_ms", "itl_ms" or "tpot_ms"'),
         ({"prompt": "x", "slo": {"ttft": 5}}, PlacementError, "give an object with"),
         ({"prompt": "x", "slo": {"ttft_ms": 0}}, PlacementError, "slo.ttft_ms is 0; give milliseconds above 0"),
         (

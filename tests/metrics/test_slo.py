@@ -99,7 +99,7 @@ def test_two_percentiles_of_ones_own_gaps_are_no_single_target() -> None:
     with pytest.raises(SloError, match="p50 and p95 of a request's own gaps"):
         targets(parse_slos(["itl=20(p50),itl=45(p95)"]))
     assert targets(parse_slos(["itl=20(p95),itl_max=100"])) == Targets(itl=0.02, itl_share=0.95, itl_max=0.1)
-    assert Targets(itl=0.02, itl_max=0.1).pace == 0.02
+    assert Targets(itl=0.02, itl_max=0.1, tpot=0.01).gap == 0.02
 
 
 def test_a_refused_request_has_infinite_latency_and_an_slo_on_nothing_measurable_is_met() -> None:

@@ -37,6 +37,7 @@ WRONG: list[tuple[str, dict[str, Any], str | None]] = [
     ("/v1/chat/completions", {**HELLO, "service_tier": "gold"}, "service_tier"),
     ("/v1/chat/completions", {**HELLO, "slo": {"ttft_ms": 0}}, "slo.ttft_ms"),
     ("/v1/chat/completions", {**HELLO, "slo": {"itl_ms": 1e16}}, "slo.itl_ms"),  # no record could be read with it
+    ("/v1/chat/completions", {**HELLO, "slo": {"tpot_ms": 0}}, "slo.tpot_ms"),
     ("/v1/chat/completions", {**HELLO, "output_tokens": 5}, "output_tokens"),
     ("/v1/chat/completions", {**HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
     ("/v1/chat/completions", {**HELLO, "chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),

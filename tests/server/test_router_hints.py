@@ -126,9 +126,9 @@ def placed(hints: RouterHints, tenant: Tenant = ANYONE, **fields: Any) -> tuple[
 
 def test_a_router_says_what_the_body_does_not() -> None:
     request, tier = placed(HINTS, user="me")
-    assert (request.slo, request.tenant, request.lane, tier) == (SLO(0.2, 0.03), "team", "rerank", "default")
+    assert (request.slo, request.tenant, request.lane, tier) == (SLO(0.2, tpot=0.03), "team", "rerank", "default")
     request, _ = placed(HINTS, slo=Slo(ttft_ms=50), service_tier="default")
-    assert (request.slo, request.lane) == (SLO(0.05, 0.03), "interactive")
+    assert (request.slo, request.lane) == (SLO(0.05, tpot=0.03), "interactive")
     assert placed(HINTS, service_tier="flex")[0].lane == "batch"
     assert placed(HINTS, service_tier="auto")[0].lane == "rerank"
     assert placed(NO_HINTS, user="me")[0].tenant == "me"
@@ -159,4 +159,4 @@ def test_headers_reach_the_engine(start: Callable[..., Server], tmp_path: Path, 
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "x-slo-ttft-ms"
     assert server.stop() == 0
     requests = [one.request for one in of_kind(list(read_records(record)), "request")]
-    assert [(one.tenant, one.lane, one.slo) for one in requests] == [("team", "rerank", SLO(90.0, 4.0))] * 2
+    assert [(one.tenant, one.lane, one.slo) for one in requests] == [("team", "rerank", SLO(90.0, tpot=4.0))] * 2

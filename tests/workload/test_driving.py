@@ -31,7 +31,7 @@ def test_an_entry_says_everything_that_a_request_can_hold() -> None:
     request = core_request(entry, "r7", (5, 6, 7))
     assert request.request_id == "r7" and request.prompt_token_ids == (5, 6, 7)
     assert (request.arrival, request.lane, request.tenant, request.priority) == (2.5, "batch", "acme", -2)
-    assert request.slo == SLO(ttft=0.5, itl=0.1) and request.cache_salt == "pepper"
+    assert request.slo == SLO(ttft=0.5, itl=0.1, tpot=9.0) and request.cache_salt == "pepper"
     assert (request.params.max_tokens, request.forced_output_tokens) == (64, 40)
     assert request.params.temperature == 0 and request.params.ignore_eos
 

@@ -10,10 +10,17 @@ from typing import Any
 from inflight.bench.client_types import BenchError, Endpoint, Transcript
 from inflight.bench.prompts import TextPrompts, continued
 from inflight.bench.server_capabilities import ServerCapabilities, merged, stream_options
+from inflight.metrics.observation import Targets
 from inflight.workload.contents import Contents
 from inflight.workload.workload import Entry
 
 TIERS = {"interactive": "default", "batch": "flex"}  # lanes that a request can ask for
+
+
+def slo_fields(targets: Targets) -> dict[str, float]:
+    """Return the targets that an engine reads, in milliseconds."""
+    limits = {"ttft_ms": targets.ttft, "itl_ms": targets.gap, "tpot_ms": targets.tpot}
+    return {name: limit * 1e3 for name, limit in limits.items() if limit is not None}
 
 
 @dataclass(frozen=True)
@@ -90,8 +97,6 @@ class RequestBodies:
 
     def _about(self, entry: Entry) -> dict[str, Any]:
         """Return the fields for lane, tenant, priority and SLO."""
-        limits = {"ttft_ms": entry.targets.ttft, "itl_ms": entry.targets.pace}
-        slo = {name: limit * 1e3 for name, limit in limits.items() if limit is not None}
         values = {
             "service_tier": TIERS.get(entry.lane),
             "cache_salt": entry.cache_salt or None,
@@ -99,7 +104,7 @@ class RequestBodies:
             "session_id": entry.session or None,
             "program_id": entry.program or None,
             "priority": entry.priority,
-            "slo": slo or None,
+            "slo": slo_fields(entry.targets) or None,
         }
         return {name: value for name, value in values.items() if name in self.capabilities.fields}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from inflight.bench.bodies import TIERS, RequestBodies
+from inflight.bench.bodies import TIERS, RequestBodies, slo_fields
 from inflight.bench.client_types import BenchError, Target
 from inflight.bench.counting import Counter, LocalCounter, ServerCounter
 from inflight.bench.probe_client import ProbeClient
@@ -128,7 +128,7 @@ def _wanted(workload: Workload, token_ids: bool) -> frozenset[str]:
         "user": not any(entry.tenant for entry in entries),
         "cache_salt": not any(entry.cache_salt for entry in entries),
         "priority": all(entry.priority is None for entry in entries),
-        "slo": all(entry.targets.ttft is None and entry.targets.pace is None for entry in entries),
+        "slo": not any(slo_fields(entry.targets) for entry in entries),
         "return_token_ids": not token_ids or all(entry.after is None for entry in entries),
     }
     return frozenset(name for name in OPTIONAL if not unused.get(name, False))

@@ -271,8 +271,18 @@ class SequenceView:
 
     @property
     def itl_target(self) -> float | None:
-        """Seconds."""
+        """Seconds of each gap between tokens."""
         return self._sequence.request.slo.itl
+
+    @property
+    def tpot_target(self) -> float | None:
+        """Seconds of each token behind the first, on average."""
+        return self._sequence.request.slo.tpot
+
+    @property
+    def pace_target(self) -> float | None:
+        """Seconds that each token behind the first may take on average, by both targets."""
+        return self._sequence.request.slo.pace
 
     @property
     def is_running(self) -> bool:

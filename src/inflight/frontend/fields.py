@@ -63,13 +63,16 @@ def placement(data: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+_TARGETS = ("ttft_ms", "itl_ms", "tpot_ms")  # in the order of `SLO`
+
+
 def _slo(value: Any) -> SLO:
-    if not isinstance(value, Mapping) or not set(value) <= {"ttft_ms", "itl_ms"}:
-        raise PlacementError(f'slo is {quoted(value)}; give an object with "ttft_ms", "itl_ms" or both.')
+    if not isinstance(value, Mapping) or not set(value) <= set(_TARGETS):
+        raise PlacementError(f'slo is {quoted(value)}; give an object with "ttft_ms", "itl_ms" or "tpot_ms".')
     for name, number in value.items():
         is_number = not isinstance(number, bool) and isinstance(number, int | float)
         if number is not None and not (is_number and 0 < number <= MAX_MILLISECONDS):
             raise PlacementError(
                 f"slo.{name} is {quoted(number)}; give milliseconds above 0, up to {MAX_MILLISECONDS:g}."
             )
-    return SLO(*(value[name] / 1e3 if value.get(name) is not None else None for name in ("ttft_ms", "itl_ms")))
+    return SLO(*(value[name] / 1e3 if value.get(name) is not None else None for name in _TARGETS))

@@ -54,9 +54,9 @@ class Targets:
         return (Limit(metric, seconds, gap_share) for metric, seconds in limits if seconds is not None)
 
     @property
-    def pace(self) -> float | None:
-        """The tightest of the limits on gaps and on their mean, for the engine."""
-        return min((limit for limit in (self.tpot, self.itl, self.itl_max) if limit is not None), default=None)
+    def gap(self) -> float | None:
+        """The tightest of the limits on single gaps, for the engine."""
+        return min((limit for limit in (self.itl, self.itl_max) if limit is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)

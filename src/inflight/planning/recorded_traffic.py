@@ -292,7 +292,7 @@ def _entries(offered: Sequence[Offered], origin: float, block_size: int) -> Iter
     known = [len(_longest(one)) for one in offered if isinstance(one, RequestRecord)]
     for record in offered:
         slo = record.slo if isinstance(record, RefusedRecord) else record.request.slo
-        limits = NO_TARGETS if slo.ttft is slo.itl is None else Targets(ttft=slo.ttft, itl=slo.itl)
+        limits = NO_TARGETS if slo.ttft is slo.pace is None else Targets(ttft=slo.ttft, itl=slo.itl, tpot=slo.tpot)
         arrival = _arrival(record) - origin
         if isinstance(record, RefusedRecord):
             length, lane, tenant = lengths.choice(known), record.lane, record.tenant

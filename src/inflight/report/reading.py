@@ -151,7 +151,7 @@ def _worst_reason(record: RequestRecord) -> str:
 
 
 def _targets(slo: SLO) -> Targets:
-    return Targets(ttft=slo.ttft, itl=slo.itl)
+    return Targets(ttft=slo.ttft, itl=slo.itl, tpot=slo.tpot)
 
 
 def refused_observation(record: RefusedRecord) -> Observation:

@@ -248,7 +248,8 @@ class RequestTranslator:
             "priority": self._priority(body, tenant, lane),
             "slo": SLO(
                 hints.ttft if slo.ttft_ms is None else slo.ttft_ms / 1e3,
-                hints.tpot if slo.itl_ms is None else slo.itl_ms / 1e3,
+                None if slo.itl_ms is None else slo.itl_ms / 1e3,
+                hints.tpot if slo.tpot_ms is None else slo.tpot_ms / 1e3,
             ),
             # Length first, so that no choice of names and salts can make one tenant's salt another's.
             "cache_salt": f"{len(name)}:{name}:{salt}" if self.isolate else salt,

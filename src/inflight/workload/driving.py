@@ -166,7 +166,7 @@ def core_request(
         lane=entry.lane or "interactive",
         tenant=entry.tenant,
         priority=entry.priority or 0,
-        slo=SLO(entry.targets.ttft, entry.targets.pace),
+        slo=SLO(entry.targets.ttft, entry.targets.gap, entry.targets.tpot),
         cache_salt=entry.cache_salt,
         session=entry.session,
         program=entry.program,

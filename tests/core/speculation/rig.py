@@ -141,14 +141,16 @@ class Rig:
         self._flights: list[tuple[BatchPlan, StepResult]] = []
         self._count = 0
 
-    def add(self, count: int, output: int, prompt: int = 8, itl: float | None = None) -> None:
+    def add(
+        self, count: int, output: int, prompt: int = 8, itl: float | None = None, tpot: float | None = None
+    ) -> None:
         for _ in range(count):
             params = SamplingParams(max_tokens=output, ignore_eos=True, temperature=0)
             request = Request(
                 request_id=str(self._count),
                 prompt_token_ids=tuple(place % VOCABULARY for place in range(prompt)),
                 params=params,
-                slo=SLO(itl=itl),
+                slo=SLO(itl=itl, tpot=tpot),
                 arrival=self.now,
             )
             self.scheduler.add(request, self.now)

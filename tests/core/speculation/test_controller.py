@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from itertools import product
+from statistics import fmean
 
 import pytest
 from breadth import usual_of
@@ -266,6 +267,23 @@ def test_a_step_with_drafts_keeps_an_itl_target() -> None:
         return max(between(plan.tokens) for plan in mine[40:])
 
     assert longest(0.015) <= 0.015 < longest(None)
+
+
+def test_a_tpot_target_bounds_the_steps_in_which_its_sequence_has_no_drafts() -> None:
+    def lengths(right: Right, tpot: float | None) -> list[float]:
+        """Return the seconds of the steps up to the end of the sequence that has the target."""
+        drafter = Foreseeing(right)
+        rig = Rig(Device(between), drafter)
+        rig.add(1, 400, tpot=tpot)
+        rig.add(3, 4000)
+        while 0 not in drafter.ended:
+            rig.step()
+        return [between(plan.tokens) for plan in rig.plans[40:]]
+
+    its_own = lengths(often(0.95), 0.015)
+    assert max(its_own) > 0.015 and sum(its_own) < 0.015 * 360, "its drafts bring it several tokens"
+    of_others = lengths(lambda sequence, place: sequence > 0, 0.015)
+    assert fmean(of_others) <= 0.015 < fmean(lengths(lambda sequence, place: sequence > 0, None))
 
 
 # -- ends -------------------------------------------------------------------------------------------------------

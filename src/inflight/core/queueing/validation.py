@@ -215,7 +215,8 @@ class RequestValidator:
 
 def _check_targets(request: Request) -> None:
     """Check that latency targets are times: of one that is not a number no deadline follows."""
-    for name, target in (("ttft_ms", request.slo.ttft), ("itl_ms", request.slo.itl)):
+    slo = request.slo
+    for name, target in (("ttft_ms", slo.ttft), ("itl_ms", slo.itl), ("tpot_ms", slo.tpot)):
         if target is not None and not 0 < target * 1e3 <= MAX_MILLISECONDS:
             raise RequestRefused(
                 f"slo.{name} is {target * 1e3:g}; give milliseconds above 0, up to {MAX_MILLISECONDS:g}.", field="slo"

@@ -6,8 +6,7 @@ and learns from the result. No clock is read here: the same steps with the same 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import mul
@@ -17,7 +16,6 @@ from inflight.core.sequence import SequenceView
 from inflight.core.speculation.acceptance import ASK_SECONDS, MIN_STEP_SECONDS, NO_SEQUENCES, ROUND_SECONDS, Acceptance
 from inflight.core.speculation.goodput import ExtendedStep, StepCost, choose
 from inflight.core.speculation.speculation import (
-    ITL_SHARE,
     MAX_DRAFTS,
     NOTHING,
     Allotment,
@@ -27,6 +25,7 @@ from inflight.core.speculation.speculation import (
     Proposal,
     Speculation,
     SpeculationStats,
+    StepLimit,
 )
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
@@ -50,7 +49,7 @@ class SpeculationController(Speculation):
         else:
             self._drafter, self._cost = drafter, StepCost(latency, ROUND_SECONDS, ASK_SECONDS)
         self._latency, self._acceptance = latency, Acceptance()
-        self._itl_targets: dict[int, float] = {}  # of running sequences that have one
+        self._limit = StepLimit()
         self._drafted: dict[int, tuple[ExtendedStep, Beliefs]] = {}  # steps whose results are not there
         self._drafted_step = -1  # the last that had drafts, and whose result is there
         self._asked_step, self._asking = -1, 0.0  # the last with questions to the drafter, and the seconds of these
@@ -60,12 +59,11 @@ class SpeculationController(Speculation):
 
     def began(self, view: SequenceView) -> None:
         self._acceptance.begin(view.number)
-        if view.itl_target is not None:
-            self._itl_targets[view.number] = view.itl_target
+        self._limit.began(view)
 
     def finished(self, view: SequenceView) -> None:
         self._acceptance.end(view.number)
-        self._itl_targets.pop(view.number, None)
+        self._limit.finished(view)
         if self._drafter is not None:
             self._drafter.finished(view)
 
@@ -94,7 +92,7 @@ class SpeculationController(Speculation):
         offers = {number: chances[known:] for number, (_, chances) in asked.items()}
         lost = min(1.0, cost.exposed / max(cost.seconds(), MIN_STEP_SECONDS)) if len(offers) == running else 1.0
         worth = {number: chances for number, chances in offers.items() if sum(accumulate(chances, mul)) > lost}
-        held = choose(worth, cost, MAX_DRAFTS * running, ITL_SHARE * min(self._itl_targets.values(), default=math.inf))
+        held = self._choose(worth, cost, MAX_DRAFTS * running)
         self._stats.add_seconds(-self._acceptance.refuse(views, held, step, cost.seconds()))
         return held
 
@@ -106,21 +104,31 @@ class SpeculationController(Speculation):
             self._prompt_step = step
             return []
         cost, views = self._cost.extended(work), [view for view, _ in candidates]
-        max_seconds = ITL_SHARE * min(self._itl_targets.values(), default=math.inf)
         asked = self._ask(step, views, [min(room, budget, self._max_drafts) for _, room in candidates])
         offers = {number: chances for number, (_, chances) in asked.items()}
-        counts = choose(offers, cost, budget, max_seconds)
+        counts = self._choose(offers, cost, budget)
         if offers and not counts:
             self._refusals += 1
             if not self._refusals % TRIAL_REFUSALS:  # as if they were right: chances may be better than is believed
                 number = max(offers, key=lambda number: offers[number][0])
-                counts = choose({number: (1.0,) * len(offers[number])}, cost, min(budget, TRIAL_DRAFTS), max_seconds)
+                counts = self._choose({number: (1.0,) * len(offers[number])}, cost, min(budget, TRIAL_DRAFTS))
         self._stats.add_seconds(-self._acceptance.refuse(views, counts, step, cost.seconds()))
         if not counts:
             return []
         self._stats.steps += 1
         self._drafted[step] = cost, {number: asked[number][0].chances for number in counts}
         return [Allotment(number, count, asked[number][0].token_ids[:count]) for number, count in counts.items()]
+
+    def _choose(self, offers: Mapping[int, tuple[float, ...]], cost: ExtendedStep, max_drafts: int) -> dict[int, int]:
+        """Return the number of drafts for each sequence that has any. A step is as short as sequences need whose offers
+        are not taken."""
+        seconds = self._limit.seconds(offers)
+        while True:
+            counts = choose(offers, cost, max_drafts, seconds)
+            shorter = self._limit.seconds(counts)
+            if shorter >= seconds:
+                return counts
+            seconds = shorter
 
     def _ask(
         self, step: int, views: Sequence[SequenceView], rooms: Sequence[int]

@@ -6,6 +6,7 @@ drafts cost time, never tokens: the sampled tokens are the same whatever was dra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -16,7 +17,7 @@ from inflight.core.sequence import SequenceView
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
-ITL_SHARE = 0.9  # of an ITL target that a step with drafts may take: predictions err
+TARGET_SHARE = 0.9  # of a target that a step with drafts may take: predictions err
 MIN_FORCED_TOKENS = 3  # to leave a sequence out of a step for: the one in flight yields one, and the next none
 MAX_DRAFTS = 32  # of a sequence in a step; they are sampled in one pass, and so many are hardly ever right
 
@@ -127,6 +128,32 @@ class Speculation:
         return None
 
 
+class StepLimit:
+    """The seconds that a step with drafts may take, by the targets of running sequences.
+
+    An ITL target bounds every step, since each is a gap. A TPOT target bounds the steps in which its sequence has no
+    drafts: with drafts a longer step brings it several tokens.
+    """
+
+    def __init__(self) -> None:
+        self._itl: dict[int, float] = {}
+        self._tpot: dict[int, float] = {}
+
+    def began(self, view: SequenceView) -> None:
+        for target, targets in ((view.itl_target, self._itl), (view.tpot_target, self._tpot)):
+            if target is not None:
+                targets[view.number] = target
+
+    def finished(self, view: SequenceView) -> None:
+        self._itl.pop(view.number, None)
+        self._tpot.pop(view.number, None)
+
+    def seconds(self, drafted: Collection[int]) -> float:
+        """Return the seconds of a step in which these sequences have drafts; infinite without targets."""
+        targets = [*self._itl.values(), *(target for number, target in self._tpot.items() if number not in drafted)]
+        return TARGET_SHARE * min(targets, default=math.inf)
+
+
 class StepTimes(Protocol):
     """A model of step times; `LatencyModel` is one, which drafters need not load."""
 
@@ -138,13 +165,13 @@ class StepTimes(Protocol):
 
 class ForcedDrafts(Speculation):
     """Draft tokens that a grammar alone allows, as the executor reported them, and leave other sequences to another
-    speculation. Each forced token has to be computed anyway: they take the rest of the step, within all ITL targets."""
+    speculation. Each forced token has to be computed anyway: they take the rest of the step, within its limit."""
 
     def __init__(self, latency: StepTimes, others: Speculation | None = None) -> None:
         """others: drafts for sequences without forced tokens; None: these have no drafts."""
         self._latency, self._others = latency, Speculation() if others is None else others
         self._forced: dict[int, tuple[int, ...]] = {}  # tokens behind the last one, by sequence
-        self._targets: dict[int, float] = {}  # ITL targets of running sequences, in seconds
+        self._limit = StepLimit()
 
     def force(self, number: int, token_ids: tuple[int, ...]) -> None:
         """Set the tokens that alone may follow a sequence's last one; empty: any may."""
@@ -154,8 +181,7 @@ class ForcedDrafts(Speculation):
             self._forced.pop(number, None)
 
     def began(self, view: SequenceView) -> None:
-        if view.itl_target is not None:
-            self._targets[view.number] = view.itl_target
+        self._limit.began(view)
         self._others.began(view)
 
     def waits(self, step: int) -> bool:
@@ -174,9 +200,9 @@ class ForcedDrafts(Speculation):
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
     ) -> list[Allotment]:
         due, left, found = self._others.due(step), budget, []
-        if self._forced and self._targets:
-            work, target = features(BatchPlan(step, tuple(chunks))), ITL_SHARE * min(self._targets.values())
-            left = min(left, self._latency.max_extra_decodes(work, target)) if self._latency.ready else 0
+        if self._forced and (seconds := self._limit.seconds(self._forced)) < math.inf:
+            work = features(BatchPlan(step, tuple(chunks)))
+            left = min(left, self._latency.max_extra_decodes(work, seconds)) if self._latency.ready else 0
         for view, room in candidates:
             token_ids = self._forced.get(view.number, ())[: max(0, min(room, left, MAX_DRAFTS))]
             if token_ids:
@@ -188,5 +214,5 @@ class ForcedDrafts(Speculation):
 
     def finished(self, view: SequenceView) -> None:
         self.force(view.number, ())
-        self._targets.pop(view.number, None)
+        self._limit.finished(view)
         self._others.finished(view)

@@ -29,7 +29,7 @@ from inflight.core.strategies.first_tokens import FirstTokens
 from inflight.core.types.features import Features
 
 LOOKAHEAD = 256  # waiting sequences that are looked at
-PACE = 0.95  # of an ITL target that a stream is held to: predictions err, and the last token decides
+PACE = 0.95  # of an ITL or TPOT target that a stream is held to: predictions err, and the last token decides
 HASTE = 0.5  # of the time to a first token's deadline in which the prompts up to it are to be computed
 MIN_PROMPT_SHARE = 0.25  # of what decodes leave of the largest step: no target takes it from prompts
 MIN_PACE_S = 1e-5  # no step is as short: shorter targets are like it, lest sums of rates lose those of others
@@ -48,7 +48,8 @@ class Stream:
     __slots__ = ("pace", "slack", "view")
 
     def __init__(self, view: SequenceView, begin: float, default_itl: float | None):
-        target = view.itl_target if view.itl_target is not None else default_itl
+        pace = view.pace_target
+        target = default_itl if pace is None else pace
         self.view = view
         self.pace = self.slack = math.inf
         if target is not None:
@@ -97,7 +98,7 @@ class Work:
     def has_targets(self) -> bool:
         """Whether a request has a target of its own, or waits behind such requests."""
         views = (*(one.view for one in self.streams), *self.prompts)
-        return self.late is not None or any(one.itl_target is not None or one.ttft_target is not None for one in views)
+        return self.late is not None or any(one.pace_target is not None or one.ttft_target is not None for one in views)
 
     @property
     def has_prompts(self) -> bool:

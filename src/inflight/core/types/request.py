@@ -14,11 +14,18 @@ class SLO(Struct, frozen=True):
 
     Attributes:
         ttft: To the first token.
-        itl: Between tokens.
+        itl: Between tokens, of each gap.
+        tpot: Of each token behind the first, on average over the answer.
     """
 
     ttft: Time | None = None
     itl: Time | None = None
+    tpot: Time | None = None
+
+    @property
+    def pace(self) -> float | None:
+        """Return the seconds that each token behind the first may take on average, by both targets."""
+        return min((one for one in (self.itl, self.tpot) if one is not None), default=None)
 
 
 class ReasoningText(Struct, frozen=True):

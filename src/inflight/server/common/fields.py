@@ -139,6 +139,7 @@ class Slo(Struct, forbid_unknown_fields=True):
 
     ttft_ms: Milliseconds | None = None
     itl_ms: Milliseconds | None = None
+    tpot_ms: Milliseconds | None = None
 
 
 class CommonSettings(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -90,6 +90,7 @@ def _asked(call: Call) -> dict[str, Attribute]:
         "inflight.priority": request.priority,
         "inflight.slo.ttft": request.slo.ttft,
         "inflight.slo.itl": request.slo.itl,
+        "inflight.slo.tpot": request.slo.tpot,
     }
     return _without_none(attributes)
 

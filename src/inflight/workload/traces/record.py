@@ -64,7 +64,7 @@ def _take(rows: Rows, line: int, record: _Recorded) -> bool:
     output_tokens = asked.forced_output_tokens
     if output_tokens is None:
         output_tokens = max([len(sample.token_ids) for sample in record.samples], default=0)
-    targets = NO_TARGETS if slo.ttft is slo.itl is None else Targets(ttft=slo.ttft, itl=slo.itl)
+    targets = NO_TARGETS if slo.ttft is slo.pace is None else Targets(ttft=slo.ttft, itl=slo.itl, tpot=slo.tpot)
     prompt = asked.prompt_token_ids
     return rows.take(
         line, asked.arrival, len(prompt), output_tokens, prompt=prompt, max_tokens=asked.params.max_tokens,
