@@ -26,6 +26,7 @@ from inflight.core.types.plan import BatchPlan, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop, _Flight
+from inflight.engine.observers import EngineObserver
 from inflight.testing.null import NullExecutor
 
 SETUP = Setup(num_blocks=30, max_rows=4, token_budget=8)
@@ -189,7 +190,7 @@ def test_whatever_breaks_a_step_off_the_next_call_finds_an_engine_that_works(dep
     """A real KeyboardInterrupt, within the executor, between plan and submit, or in the middle of the accounts."""
     setup = replace(SETUP, num_blocks=12, max_rows=2)
     scheduler = setup.scheduler()
-    loop = EngineLoop(scheduler, Spy(setup), VirtualClock(), depth=depth)
+    loop = EngineLoop(scheduler, Spy(setup), VirtualClock(), depth=depth, observers=[EngineObserver()])
     for name, prompt in ("a", [0] * 3), ("b", [1] * 5), ("c", [0] * 4):
         loop.add(request(name, prompt, output=6))
     events: list[Event] = []
@@ -224,7 +225,7 @@ def broken_off(loop: EngineLoop, where: str, at: int) -> Iterator[None]:
         "admit": (scheduler._running, "join"),
         "grow": (scheduler._memory._pool, "allocate"),
         "commit": (scheduler._memory, "publish"),
-        "publish": (scheduler._memory._prefix, "publish"),
+        "publish": (scheduler._memory._prefix, "_add"),
         "end": (scheduler._memory, "free_request"),
     }
     calls, (owner, name) = count(), places[where]

@@ -300,7 +300,8 @@ class EngineLoop:
                     return plan
                 flight = _Flight(plan, now)
                 self._flights.append(flight)
-                self._observers.planned(plan)
+                if self._observers:
+                    self._observers.planned(plan)
             self._suspended.begin(now)
             with unlocked:
                 flight.pending = self._executor.submit(plan)
@@ -331,16 +332,17 @@ class EngineLoop:
         flight = self._flights[-1 if is_interim else 0]
         with unlocked:
             result = flight.result(self._step_error)
-        if self._scheduler.transfers_out:
+        if self._scheduler.has_transfers_out:
             result = structs.replace(result, transferred=self._transferred(0.0))
         self.clock.passed(result.seconds if is_interim else self._suspended.seconds_left(result.seconds))
         now = self.clock.now()
         with self._scheduler_call:
             events = self._scheduler.commit(flight.plan, result, now)
-            self._observers.put(
-                lambda: self._observers.step(flight.plan, result, flight.planned, now),
-                lambda: self._observers.events(events, now),
-            )
+            if self._observers:
+                self._observers.put(
+                    lambda: self._observers.step(flight.plan, result, flight.planned, now),
+                    lambda: self._observers.events(events, now),
+                )
             self._flights.remove(flight)
             self._undelivered += events
         self._observers.deliver()

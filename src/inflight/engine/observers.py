@@ -93,6 +93,9 @@ class EngineObservers(EngineObserver):
         self._notices: deque[Callable[[], None]] = deque()
         self.error: Exception | None = None  # the first; for runs whose purpose is the record
 
+    def __len__(self) -> int:
+        return len(self._observers)
+
     def add(self, observer: EngineObserver) -> None:
         self._observers.append(observer)
 

@@ -264,7 +264,7 @@ class Cluster:
 
     def _take(self, replica: Replica, events: list[Event], now: float) -> None:
         """Deliver the events of a replica."""
-        seen: list[Event] = []
+        seen = events if self._decode is None else []
         for event in events:
             sent = self._sent[event.request_id]
             if isinstance(event, TokensEvent):
@@ -274,10 +274,10 @@ class Cluster:
             elif isinstance(event, FinishedEvent):
                 sent.pool.ended(event.request_id, now, sent.tokens)
                 del self._sent[event.request_id]
-            if self._decode is None:
-                seen.append(event)
-            elif (delivered := self._delivered(sent, event, self._decode, now)) is not None:
-                seen.append(delivered)
+            if self._decode is not None:
+                delivered = self._delivered(sent, event, self._decode, now)
+                if delivered is not None:
+                    seen.append(delivered)
         for index in self._collector.take(seen, now):
             self._pacer.ended(index, now)
 

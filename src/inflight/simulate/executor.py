@@ -192,12 +192,15 @@ class SimulatedExecutor(StepSuspender):
             ]
         )
         scored = tuple(
-            Scored(chunk.sequence_id, chunk.score.start + 1, tuple(TokenLogprob(TOKEN, 0.0) for _ in chunk.score))
-            for chunk in plan.chunks
-            if chunk.score
+            [
+                Scored(chunk.sequence_id, chunk.score.start + 1, tuple(TokenLogprob(TOKEN, 0.0) for _ in chunk.score))
+                for chunk in plan.chunks
+                if chunk.score
+            ]
         )
         result = StepResult(plan.step, sampled, seconds + draft_seconds, scored=scored, draft_seconds=draft_seconds)
-        self._transfers |= {load.transfer_id: True for load in plan.adapter_loads}
+        if plan.adapter_loads:
+            self._transfers |= {load.transfer_id: True for load in plan.adapter_loads}
         if plan.may_suspend and self._is_due is not None and self.timed is None:
             return self._begin_suspendable(SuspendedStep(result.seconds, LAYERS, lambda seconds: result))
         if self.timed is not None:

@@ -57,11 +57,14 @@ class OmittedTokens:
 
 @dataclass(slots=True, eq=False)
 class _Omitted:
-    """An omitted sequence. first: step of the first omitted decode. updated: step that its counters are as of."""
+    """An omitted sequence. first, last: steps of the first omitted decode and of its last token. updated: step that its
+    counters are as of. block_step: the next one that takes or fills a block."""
 
     sequence: Sequence
     first: int
+    last: int
     updated: int
+    block_step: int = 0
 
     def update(self, step: int) -> Sequence:
         """Bring the counters up to a step, where they are not as of a later one; return the sequence."""
@@ -109,6 +112,7 @@ class FastForward(UnlearnedScheduler):
         self._last_steps: list[tuple[int, int]] = []  # heap: step of the last token, number
         self._filling: list[_Omitted] = []  # they fill a block with their token of the step in flight
         self._uncommitted: dict[int, Sequence] = {}  # included with a token in flight, which no plan has; by number
+        self._overruns: list[int] = []  # numbers: omitted in the last plan, behind their last tokens
         self._tokens: list[OmittedTokens] = []
         self._shape: StepShape | None = None  # of all steps: these strategies always propose the same
 
@@ -142,7 +146,7 @@ class FastForward(UnlearnedScheduler):
         steps, first, rows = len(times) - 1, self._next_step, len(self._omitted)
         prompt = self._prompt_alone() if alike.chunk else None
         self._running.drain_freed_rows()
-        for now in (times[0], times[-2]):
+        for now in (times[0], times[-2]) if steps > 1 else times[:1]:
             self._time.now = now
             self._charge_waiting()
         for lane in self._lanes.all():
@@ -183,6 +187,8 @@ class FastForward(UnlearnedScheduler):
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[Event]:
         if not self._ahead:
             self._include_last(with_token=True)
+        overran = [one for number in self._overruns if (one := self._include(number, with_token=True)) is not None]
+        self._overruns.clear()
         if self._uncommitted:
             plan, result = self._completed(plan, result)
         self._publish_filled(self._next_step)
@@ -190,6 +196,7 @@ class FastForward(UnlearnedScheduler):
         chunks = [] if self._ahead else [planned[chunk.sequence_id] for chunk in plan.chunks]
         self._context += len(self._omitted)
         events = super().commit(plan, result, now)
+        self._uncommitted |= {one.number: one for one in overran}  # in the next plan, too
         for sequence in list(planned.values()) if self._ahead else chunks:
             if self._is_foreseen(sequence):
                 self._omit(sequence)
@@ -208,8 +215,8 @@ class FastForward(UnlearnedScheduler):
         for lane in self._lanes.all():
             if lane.running:  # the only one
                 lane.served(rows)
-        ended = sum(not one.num_uncomputed for one in self._uncommitted.values()) if self._uncommitted else 0
-        if len(self._running) == rows + ended and self._none_joins:
+        ended = [one for one in self._uncommitted.values() if one.finish is not None or not one.num_uncomputed]
+        if len(self._running) == rows + len(ended) and self._none_joins:
             return self._condensed(rows)
         early_end = shape.early_end and (shape.early_end - rows or -1)  # 0 would mean that there is none
         left = StepShape(shape.token_budget - rows, shape.row_limit, shape.whole_prompts, early_end=early_end)
@@ -250,8 +257,10 @@ class FastForward(UnlearnedScheduler):
 
     def _charge_waiting(self) -> None:
         """Charge waiting time from now on to what blocks the queue: rows, or else the budget."""
-        reason = "budget" if self._running.num_free_rows else "rows"
-        reasons = {lane.settings.name: reason for lane in self._lanes.all() if lane.queue.ready}
+        reasons = {}
+        if len(self._lanes):
+            reason = "budget" if self._running.num_free_rows else "rows"
+            reasons = {lane.settings.name: reason for lane in self._lanes.all() if lane.queue.ready}
         self._lanes.charge_waiting(reasons, {}, self._running.blocks_by_lane)
 
     def _completed(self, plan: BatchPlan, result: StepResult) -> tuple[BatchPlan, StepResult]:
@@ -289,12 +298,13 @@ class FastForward(UnlearnedScheduler):
     def _omit(self, sequence: Sequence) -> None:
         """Omit a sequence from the next step on."""
         step, ahead = self._next_step, self._ahead
+        last = step + sequence.checker.guaranteed_tokens - ahead
         self._running.steady = None  # the last plan has a chunk of it
-        self._omitted[sequence.number] = _Omitted(sequence, step, step + ahead)
+        self._omitted[sequence.number] = one = _Omitted(sequence, step, last, step + ahead)
         sequence.num_computed += 1
         self._context += sequence.num_computed
-        heapq.heappush(self._last_steps, (step + sequence.checker.guaranteed_tokens - ahead, sequence.number))
-        self._await_block(sequence, step, sequence.num_computed - 1)
+        heapq.heappush(self._last_steps, (last, sequence.number))
+        self._await_block(one, step, sequence.num_computed - 1)
 
     def _include_all(self) -> None:
         """Include all sequences, as if every plan before the next had been made whole."""
@@ -304,28 +314,41 @@ class FastForward(UnlearnedScheduler):
         self._last_steps.clear()
 
     def _include_last(self, *, with_token: bool = False) -> None:
-        """Include the sequences whose last token is in flight."""
+        """Include the sequences whose last token is in flight. With two steps in flight, one more is planned of those
+        that may have more tokens, as their forced lengths are no scheduler's business: they overrun. Where that moves
+        no block, they stay omitted until the last token is committed."""
         while self._last_steps and self._last_steps[0][0] < self._next_step:
-            self._include(heapq.heappop(self._last_steps)[1], with_token=with_token)
+            last, number = heapq.heappop(self._last_steps)
+            one = self._omitted.get(number)
+            if one is None or one.last != last:
+                continue
+            outputs = len(one.sequence.output) + one.last + 1 + self._ahead - one.updated  # at the end
+            if self._ahead and outputs < one.sequence.max_output_tokens and one.block_step > self._next_step:
+                self._overruns.append(number)
+            else:
+                self._include(number, with_token=with_token)
 
-    def _include(self, number: int, *, with_token: bool = False) -> None:
-        """Have chunks of a sequence again from the next step on, if it was omitted. with_token: before the commit of
-        the only step in flight, whose token comes with it."""
+    def _include(self, number: int, *, with_token: bool = False) -> Sequence | None:
+        """Have chunks of a sequence again from the next step on, and return it, if it was omitted. with_token: before
+        the commit of its last token."""
         one = self._omitted.pop(number, None)
         if one is None:
-            return
+            return None
         step = self._next_step - with_token
         sequence = one.update(step)
         self._context -= sequence.num_tokens + self._ahead
         if with_token or (self._ahead and not sequence.in_flight):
             step -= self._ahead  # its token comes with the commit of the step in flight
-            sequence.num_pending += 1
-            sequence.in_flight += 1
+            chunks = 1 + self._ahead if with_token else 1
+            sequence.num_computed += chunks - 1
+            sequence.num_pending += chunks
+            sequence.in_flight += chunks
             self._uncommitted[number] = self._outputs.planned[number] = sequence
         else:
             sequence.num_computed -= 1
         if one.first < step:
             self._tokens.append(OmittedTokens(sequence.request.request_id, one.first, step))
+        return sequence
 
     # -- blocks of omitted sequences ----------------------------------------------------------------------------
 
@@ -384,7 +407,7 @@ class FastForward(UnlearnedScheduler):
                     self._memory.take_checkpoints(sequence, end)
                     sequence.num_computed += 1
                 self._memory.publish(sequence)
-        self._await_block(sequence, step + 1, end)
+        self._await_block(one, step + 1, end)
 
     def _publish_filled(self, step: int) -> None:
         """Publish the blocks that the step in flight fills, once the step before it is committed; step: the next."""
@@ -392,12 +415,13 @@ class FastForward(UnlearnedScheduler):
             self._memory.publish(one.update(step))
         self._filling.clear()
 
-    def _await_block(self, sequence: Sequence, step: int, computed: int) -> None:
+    def _await_block(self, one: _Omitted, step: int, computed: int) -> None:
         """Note the next step that takes or fills a block, if so many tokens are computed before this step."""
-        size = self._memory.block_size
+        sequence, size = one.sequence, self._memory.block_size
         wait = len(sequence.blocks) * size - computed
         if not self._memory.defers_publishing:  # else a full block has no effect
             wait = min(wait, -(computed + 1) % size)
+        one.block_step = step + wait
         heapq.heappush(self._block_steps, (step + wait, *_rank(sequence)))
 
 

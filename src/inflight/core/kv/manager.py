@@ -181,7 +181,7 @@ class KVCacheManager:
         self.can_allocate = self._tables.can_allocate
         self.allocate = self._tables.allocate
         self.new_blocks = self._tables.new_blocks
-        self.publish = self._sharing.publish
+        self.publish = self._sharing.publish if self._sharing.defers else self._sharing.publish_deferred
         self.publish_deferred = self._sharing.publish_deferred
         self.defers_publishing = self._sharing.defers
         self.free_request = self._sharing.free_request
@@ -344,6 +344,11 @@ class KVCacheManager:
     def is_busy(self) -> bool:
         """Whether a transfer is in flight, or about to begin, but for exports that a peer has still to fetch."""
         return self._transfers.is_busy or self._writer.is_waiting or self._exporter.is_waiting
+
+    @property
+    def has_transfers_out(self) -> bool:
+        """Whether a transfer is in flight."""
+        return bool(self._transfers.in_flight)
 
     @property
     def transfer_ids_out(self) -> tuple[int, ...]:

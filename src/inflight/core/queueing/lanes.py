@@ -219,6 +219,7 @@ class Lanes:
         self.min_share = MinShare(min_share)
         self.step_target = StepTarget(latency or LatencyModel())
         self._lanes = {one.name: Lane(one, WaitingQueue(one.policy, cached_tokens, time)) for one in settings}
+        self._queues = [lane.queue for lane in self._lanes.values()]
         self._by_kind = {
             background: [lane for lane in self._lanes.values() if lane.settings.background == background]
             for background in (False, True)
@@ -239,7 +240,10 @@ class Lanes:
 
     def __len__(self) -> int:
         """Return the number of waiting sequences of all lanes."""
-        return sum(len(lane.queue) for lane in self._lanes.values())
+        waiting = 0
+        for queue in self._queues:
+            waiting += queue.backlog.total.sequences
+        return waiting
 
     @property
     def names(self) -> list[str]:

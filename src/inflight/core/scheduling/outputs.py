@@ -34,6 +34,7 @@ class Outputs:
         self._memory, self._lanes, self._running, self._time = state.memory, state.lanes, state.running, state.time
         self._speculation, self._requests = state.speculation, requests
         self._admission, self._predictor = admission, predictor
+        self._charges = any(lane.queue.counts for lane in self._lanes.all())
 
     # -- a step's results ---------------------------------------------------------------------------------------
 
@@ -134,18 +135,18 @@ class Outputs:
             sequence.append(token_id)
             taken += 1
             try:
-                finish = sequence.checker.check(token_id) or self._outgrown(sequence)
+                finish = sequence.checker.check(token_id)
             except Exception as fault:  # a tokenizer's, which is asked for the text that stop strings are looked for in
                 detail = f"Output token {len(sequence.output)} cannot be read: {fault}"
                 finish = Finish("error", detail=detail)
+            if finish is None and sequence.num_tokens > self._memory.max_tokens:
+                finish = self._outgrown(sequence)
             if finish is not None:
                 break
         return taken, finish
 
-    def _outgrown(self, sequence: Sequence) -> Finish | None:
+    def _outgrown(self, sequence: Sequence) -> Finish:
         """Return the end of a sequence that needs more blocks than there are: it ends alone, with what it has."""
-        if sequence.num_tokens <= self._memory.max_tokens:
-            return None
         return Finish(
             "length",
             detail=f"After {counted(len(sequence.output), 'output token')} the sequence "
@@ -154,8 +155,8 @@ class Outputs:
 
     def _charge(self, sequence: Sequence, tokens: int) -> None:
         """Count output tokens for the sequence's tenant."""
-        queue = self._lanes.of(sequence).queue
-        if queue.counts:
+        queue = self._lanes.of(sequence).queue if self._charges else None
+        if queue is not None and queue.counts:
             queue.policy.served(SequenceView(sequence), 0, tokens, self._time.now)
 
     def _notify(self, sequence: Sequence, taken: int) -> None:

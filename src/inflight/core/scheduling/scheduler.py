@@ -168,7 +168,7 @@ class Scheduler:
         self._time.now = self._sessions.now = now
         self._state.prefix_loads.rejoin()
         self._state.paused.retry()
-        if self._adapters.wanted:  # first, as a strategy names the waiting that may join
+        if len(self._adapters) and self._adapters.wanted:  # first, as a strategy names the waiting that may join
             self._join_queues(self._adapters.start_loads())
         running = self._running
         rows = self._capacity.max_rows
@@ -221,7 +221,9 @@ class Scheduler:
         for chunk in plan.chunks:
             outputs.planned[chunk.sequence_id].in_flight -= 1
         run_to_completion = self._running.run_to_completion
-        events = self._end_transfers(one for one in result.transferred if not one.is_mask)
+        events = list[Event]()
+        if result.transferred:
+            events += self._end_transfers(one for one in result.transferred if not one.is_mask)
         if result.error is None:
             if plan.chunks:
                 self._learn(plan, result)
@@ -237,7 +239,8 @@ class Scheduler:
         for sampled in result.sampled:
             events += outputs.take_tokens(sampled)
         outputs.take_lengths(result.lengths)
-        self._end_transfers(one for one in result.transferred if one.is_mask)  # draws of this step may wait for it
+        if result.transferred:
+            self._end_transfers(one for one in result.transferred if one.is_mask)  # draws of this step may wait for it
         for chunk in plan.chunks:
             events += outputs.end_chunk(chunk)
         if plan.within is not None:
@@ -305,6 +308,11 @@ class Scheduler:
     def transfers_out(self) -> tuple[int, ...]:
         """Ids of transfers in flight, of adapters' loads, and of masks that draws wait for."""
         return (*self._memory.transfer_ids_out, *self._adapters.in_flight, *self._running.masks_out)
+
+    @property
+    def has_transfers_out(self) -> bool:
+        """Whether there are `transfers_out`."""
+        return self._memory.has_transfers_out or bool(self._adapters.in_flight) or bool(self._running.masks_out)
 
     @property
     def latency(self) -> LatencyModel:
