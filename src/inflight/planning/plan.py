@@ -391,8 +391,9 @@ def as_text(answer: Plan | Infeasible) -> str:
     """Return the whole answer, in paragraphs."""
     if isinstance(answer, Infeasible):
         return render("infeasible", answer=answer)
+    shown = [name for name in METRICS if name in ("ttft", "e2e") or not answer.chosen.machine.is_pooled]
     needed = max((min_samples(slo.of_requests) for slo in answer.trial.undecided), default=0)
-    return render("plan", plan=answer, metrics=METRICS, needed=needed)
+    return render("plan", plan=answer, metrics=shown, needed=needed)
 
 
 def first_sentence(answer: Plan) -> str:

@@ -84,6 +84,7 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides
         ),
         "max-num-batched-tokens": sentence(
             "why_budget",
+            pooled=machine.is_pooled,
             is_set=overrides.max_num_batched_tokens is not None,
             rows=rows if overrides.max_num_seqs == budget else None,
             step=step,
