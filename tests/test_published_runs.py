@@ -45,7 +45,7 @@ def test_no_run_computes_faster_than_its_gpus(measurement: Measurement) -> None:
         return
     tokens = speed * (1 + measurement.prompt / measurement.output)
     model = step_model(measurement)
-    peak = measurement.gpu.flops_per_s(model.weights) * measurement.tensor_parallel
+    peak = measurement.gpu.flops_per_s(model.weights) * measurement.parallelism.gpus
     assert 2 * active_parameters(measurement.spec) * tokens < peak
 
 
@@ -57,6 +57,9 @@ def test_lengths_of_a_dataset_have_the_published_means_and_its_spread() -> None:
     assert statistics.median(prompts) < 150 and min(outputs) >= 1
     assert lengths_of("sharegpt", 217, 202, 1000) == pairs
     assert lengths_of("", 5, 3, 2) == [(5, 3), (5, 3)]
+    pairs = lengths_of("uniform", 900, 90, 1000)
+    assert statistics.fmean(prompt for prompt, _ in pairs) == pytest.approx(900, rel=0.01)
+    assert {min(pairs)[0], max(pairs)[0]} <= set(range(799, 1002)) and min(output for _, output in pairs) * 10 > 799
     with pytest.raises(ValueError, match="'alpaca' is not known"):
         lengths_of("alpaca", 1, 1, 1)
 

@@ -56,6 +56,7 @@ def main() -> None:
         "Errors are |predicted / published - 1|. The interval is meant to hold 80 % of the runs; its ends come from "
         "fits without the source. The form of the model follows timed kernels, the engines' own rules and the fitted "
         "half; an earlier form had stood beside all runs, so that where held-out ones were far off was known. "
+        "Where the same model on the same GPU and engine is in a fitted source, too, it is in a group of its own. "
     )
     if len(ours) < len(chosen):
         about += f"{len(ours)} of {len(chosen)} runs were simulated, the shortest first. "

@@ -80,9 +80,16 @@ def groups(measurements: Sequence[Measurement], ours: Mapping[str, Prediction]) 
     """Return the table of our errors by engine, GPU and kind of model, of each half."""
     typical = {name: one.figures for name, one in ours.items()}
     rows: list[list[object]] = []
-    for title, of in (("engine", _engine), ("GPU", _gpu), ("model", _kind)):
+    fitted = {_setting(one) for one in measurements if not one.held_out}
+
+    def sister(one: Measurement) -> str:
+        return "fitted, too" if _setting(one) in fitted else "not fitted"
+
+    both = (("fitted", False), ("held out", True))
+    kinds = (("engine", _engine, both), ("GPU", _gpu, both), ("model", _kind, both))
+    for title, of, halves in (*kinds, ("model, GPU and engine", sister, both[1:])):
         for name in sorted({of(one) for one in measurements}):
-            for half, held_out in (("fitted", False), ("held out", True)):
+            for half, held_out in halves:
                 chosen = [one for one in measurements if one.held_out == held_out and of(one) == name]
                 found = [errors_of(chosen, typical, figure, ours) for figure in FIGURES]
                 if found[0].runs or found[-1].runs:
@@ -91,6 +98,10 @@ def groups(measurements: Sequence[Measurement], ours: Mapping[str, Prediction]) 
     head = ["group", "half", "runs", "p90 of tokens/s"]
     head += [*(f"median {TITLES[one]}" for one in FIGURES), "in the interval"]
     return table(head, rows)
+
+
+def _setting(one: Measurement) -> tuple[str, str, str]:
+    return one.model, one.gpu_name, one.engine.name
 
 
 def _engine(one: Measurement) -> str:

@@ -4,7 +4,7 @@ A run's steps are taken from a simulation and grouped by alike ones; how long th
 the parameters alone, whose logarithms are moved by Gauss and Newton's method until the logarithms of modelled over
 published times are least, in squares. Each parameter is also held to what is known of it otherwise (`_PRIORS`). Other
 steps follow from other times: run it twice. Nothing of the held-out half is read. The spread that intervals are made of
-is that of sources which were left out of the fit, one after the other.
+is that of sources which were left out of the fit, one after the other, by one step from the parameters of all.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -38,7 +39,7 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("a100", "sinks"): (0.3, 0.5),
     ("a100", "prefill-compute"): (0.5, 0.15),
     ("a100", "decode-memory"): (0.7, 0.1),
-    ("h100", "linear-compute"): (0.67, 0.04),
+    ("h100", "linear-compute"): (0.68, 0.015),
     ("h100", "linear-memory"): (0.86, 0.04),
     ("h100", "expert-compute"): (0.68, 0.12),
     ("h100", "expert-memory"): (1.15, 0.12),
@@ -58,16 +59,33 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("vllm-sync", "kernels"): (1, 0.03),
     ("vllm", "step"): (0.0003, 0.7),
     ("vllm", "kernels"): (1, 0.03),
+    ("l40s", "linear-compute"): (0.52, 0.15),
+    ("l40s", "expert-compute"): (0.7, 0.15),
+    ("mi300x", "linear-compute"): (0.26, 0.4),
+    ("mi300x", "linear-memory"): (0.7, 0.2),
+    ("mi300x", "decode-memory"): (0.6, 0.2),
+    ("mi300x", "layer-launch"): (40e-6, 0.5),
+    ("mi300x", "expert-compute"): (0.4, 0.4),
+    ("mi300x", "expert-memory"): (1.05, 0.3),
+    ("mi300x", "expert-launch"): (40e-6, 0.7),
+    ("mi355x", "layer-launch"): (40e-6, 0.5),
+    ("mi355x", "expert-compute"): (0.4, 0.4),
+    ("mi355x", "expert-memory"): (1.05, 0.3),
+    ("mi355x", "expert-launch"): (40e-6, 0.7),
+    ("else", "latent-launch"): (25e-6, 0.7),
+    ("else", "recurrent-compute"): (0.12, 0.7),
+    ("else", "recurrent-memory"): (0.7, 0.4),
+    ("sglang", "step"): (0.0003, 0.7),
+    ("sglang", "kernels"): (1, 0.05),
     ("tensorrt-llm", "step"): (0.0005, 0.7),
     ("tensorrt-llm", "kernels"): (0.95, 0.1),
+    ("tensorrt-llm", "all-reduce"): (0.8, 0.4),
+    ("tensorrt-llm", "experts-fp8"): (1.7, 0.1),
 }
-_UNBOUNDED = ("all-reduce", "kernels", "expert-memory", "expert-widened")  # all others are at most 1
-# Of a run with more requests the first are simulated, at least so many, and as many as have so many tokens of prompts;
-# the published time is shared out among all.
-_REQUESTS, _TOKENS = 24, 500_000
+_UNBOUNDED = ("all-reduce", "kernels", "expert-memory", "expert-widened", "experts-fp8")  # all others are at most 1
+_ROUNDS = 4  # of a closed loop that are simulated; the published time is shared out among all
 _NOISE = 0.10  # of the logarithm of a published time
 _MOVES = 6
-_MOVES_LEFT_OUT = 2  # from the parameters of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +139,22 @@ def work_of(measurement: Measurement) -> Work | None:
         recorders.append(Recorder(model))
         return recorders[-1]
 
-    measurement = replace(measurement, steady=False)
-    tokens = sum(entry.output_tokens for entry in measurement.workload.entries)
-    fewer = replace(measurement, requests=min(measurement.requests, max(_REQUESTS, _TOKENS // measurement.prompt)))
-    figures = simulated(fewer, recorded, fast_forward=measurement.concurrency == ALL_AT_ONCE)
-    share = sum(entry.output_tokens for entry in fewer.workload.entries) / tokens
+    warmed_up, loop = measurement.steady, measurement.concurrency != ALL_AT_ONCE
+    whole = measurement = replace(measurement, steady=False)
+    if loop:  # of runs that begin at once, fewer requests would make emptier steps
+        whole = replace(measurement, requests=min(measurement.requests, _ROUNDS * measurement.concurrency))
+    figures = simulated(whole, recorded, fast_forward=not loop)
     if figures.output_tokens_per_s is None or not recorders:
         return None
-    modelled = share * tokens / figures.output_tokens_per_s
+    tokens = sum(entry.output_tokens for entry in whole.workload.entries)
+    modelled = tokens / figures.output_tokens_per_s
     idle = max(0.0, modelled - recorders[0].seconds_in_all)
-    if measurement.figures.output_tokens_per_s is not None:
-        return Work(measurement, recorders[0].steps(), idle, share * tokens / measurement.figures.output_tokens_per_s)
+    if (published := measurement.figures.output_tokens_per_s) is not None:
+        if warmed_up:  # as fast as a loop from its beginning would have been
+            steady = simulated(replace(whole, steady=True)).output_tokens_per_s
+            assert steady is not None
+            published *= figures.output_tokens_per_s / steady
+        return Work(measurement, recorders[0].steps(), idle, tokens / published)
     steps = [(features, count) for features, count in recorders[0].steps() if not features.prefill_context]
     decodes = sum(count for _, count in steps)
     assert measurement.figures.tpot_ms is not None
@@ -159,8 +182,8 @@ def _given(kind: type, parameters: Mapping[Key, float], tables: Sequence[str]) -
     }
 
 
-def move(works: Sequence[Work], parameters: Mapping[Key, float]) -> dict[Key, float]:
-    """Return the parameters after a step of Gauss and Newton's method."""
+def linearized(works: Sequence[Work], parameters: Mapping[Key, float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the errors of all works, and their slopes by the logarithm of each parameter."""
     keys = list(parameters)
     errors = np.array([work.error(parameters) for work in works])
     slopes = np.zeros((len(works), len(keys)))
@@ -169,6 +192,12 @@ def move(works: Sequence[Work], parameters: Mapping[Key, float]) -> dict[Key, fl
         for row, work in enumerate(works):
             if key[0] in tables_of(work.measurement):
                 slopes[row, column] = (work.error(moved) - errors[row]) / 0.02
+    return errors, slopes
+
+
+def stepped(parameters: Mapping[Key, float], errors: np.ndarray, slopes: np.ndarray) -> dict[Key, float]:
+    """Return the parameters after a step of Gauss and Newton's method."""
+    keys = list(parameters)
     away = np.array([math.log(parameters[key] / _PRIORS[key][0]) for key in keys])
     tight = np.diag([1 / _PRIORS[key][1] ** 2 for key in keys])
     weights = _robust(errors) / _NOISE**2
@@ -205,29 +234,44 @@ def _with(text: str, table: str, key: str, value: str) -> str:
     return text[: found.end()] + body + bracket + rest
 
 
-def fitted(works: Sequence[Work], start: Mapping[Key, float] | None = None, moves: int = _MOVES) -> dict[Key, float]:
-    """Return the parameters that fit these runs, after so many moves from `start`; None: from the priors."""
-    parameters = {key: value for key, (value, _) in _PRIORS.items()} if start is None else dict(start)
-    for _ in range(moves):
-        parameters = move(works, parameters)
+def fitted(works: Sequence[Work]) -> dict[Key, float]:
+    """Return the parameters that fit these runs."""
+    parameters = {key: value for key, (value, _) in _PRIORS.items()}
+    for _ in range(_MOVES):
+        parameters = stepped(parameters, *linearized(works, parameters))
     return parameters
 
 
-def spreads(works: Sequence[Work], parameters: Mapping[Key, float]) -> dict[str, tuple[float, float]]:
+def left_out(works: Sequence[Work], parameters: Mapping[Key, float]) -> dict[str, dict[Key, float]]:
+    """Return the parameters of a fit without a source, by source, a step from those of all."""
+    errors, slopes = linearized(works, parameters)
+    of_source = np.array([work.measurement.source for work in works])
+    return {
+        source: stepped(parameters, errors[of_source != source], slopes[of_source != source])
+        for source in sorted(set(of_source))
+    }
+
+
+def spreads(
+    works: Sequence[Work],
+    parameters: Mapping[Key, float],
+    without: Mapping[str, Mapping[Key, float]],
+    pool: ProcessPoolExecutor,
+) -> dict[str, tuple[float, float]]:
     """Return by kind of model between which factors published times lie beside predicted ones in four of five runs.
 
     Times are those of all three figures. Each source is predicted from a fit without it; as "unmeasured", from the
     figures of GPUs of which nothing is known, and no interval is wider than that.
     """
     found: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    for source in sorted({work.measurement.source for work in works}):
-        others = [work for work in works if work.measurement.source != source]
-        left_out = fitted(others, parameters, _MOVES_LEFT_OUT)
-        for work in works:
-            if (one := work.measurement).source == source:
-                mixture = any(layer.mlp.experts for layer in one.spec.layers)
-                found["experts" if mixture else "dense"] += [(source, ratio) for ratio in _ratios(work, left_out)]
-                found["unmeasured"].append((source, math.exp(-work.error(_of_all_gpus(parameters)))))
+    every = pool.map(_ratios, works, [without[work.measurement.source] for work in works])
+    for work, ratios in zip(works, every, strict=True):
+        source, gpu = work.measurement.source, work.measurement.gpu.name
+        mixture = any(layer.mlp.experts for layer in work.measurement.spec.layers)
+        kind = "unmeasured" if not efficiency.has_own_spread(gpu) else "experts" if mixture else "dense"
+        found[kind] += [(source, ratio) for ratio in ratios]
+        if kind != "unmeasured":
+            found["unmeasured"].append((source, math.exp(-work.error(_of_all_gpus(parameters)))))
     sources = len({work.measurement.source for work in works})
     ends = {kind: interval(ratios, max(0.0, 0.1 - 0.9 / sources)) for kind, ratios in found.items()}
     lows, highs = zip(*ends.values(), strict=True)
@@ -238,7 +282,8 @@ def _of_all_gpus(parameters: Mapping[Key, float]) -> dict[Key, float]:
     """Return the parameters with which every GPU has the figures of [else]."""
     shares = efficiency.efficiencies(efficiency.ELSE)
     given = {(efficiency.ELSE, one.name.replace("_", "-")): float(getattr(shares, one.name)) for one in fields(shares)}
-    return {**given, **{key: value for key, value in parameters.items() if key[0] not in ("a100", "h100")}}
+    engines = engine_costs.all_engine_costs()
+    return {**given, **{key: value for key, value in parameters.items() if key[0] in (efficiency.ELSE, *engines)}}
 
 
 def _ratios(work: Work, parameters: Mapping[Key, float]) -> list[float]:
@@ -274,19 +319,24 @@ def interval(ratios: Sequence[tuple[str, float]], tail: float) -> tuple[float, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", action="store_true", help="write parameters and spreads into their files")
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", default="", metavar="TEXT", help="runs whose name or source has this in it")
     arguments = parser.parse_args()
     chosen = [one for one in read_measurements() if not one.held_out and not one.doubt]
     chosen = [one for one in chosen if arguments.only in f"{one.source} {one.name}"]
-    works = [work for one in chosen if (work := work_of(one)) is not None]
-    parameters = fitted(works)
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        works = [work for work in pool.map(work_of, chosen) if work is not None]
+        parameters = fitted(works)
+        without = left_out(works, parameters)
+        ends = spreads(works, parameters, without, pool)
     for work in works:
         print(f"{work.error(parameters):+.2f} {work.measurement.name}")
     for (table, key), value in parameters.items():
         print(f"[{table}] {key} = {value:.3g} (from {_PRIORS[table, key][0]:.3g})")
-    errors = sorted(abs(work.error(parameters)) for work in works)
-    print(f"median {errors[len(errors) // 2]:.1%}, p90 {errors[int(0.9 * len(errors))]:.1%}", flush=True)
-    ends = spreads(works, parameters)
+    of_all = dict.fromkeys(without, parameters)
+    for title, by_source in (("fitted", of_all), ("left out", without)):
+        errors = sorted(abs(work.error(by_source[work.measurement.source])) for work in works)
+        print(f"{title}: median {errors[len(errors) // 2]:.1%}, p90 {errors[int(0.9 * len(errors))]:.1%}", flush=True)
     print(*(f"[spread] {kind} = {low:.2f} to {high:.2f}" for kind, (low, high) in ends.items()), sep="\n")
     if arguments.write:
         write(parameters)

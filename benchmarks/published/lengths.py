@@ -1,4 +1,4 @@
-"""Lengths of the requests of a published run: all alike, or drawn from the distribution of a dataset."""
+"""Lengths of the requests of a published run: all alike, evenly from a range, or from the distribution of a dataset."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _SHAREGPT = (
     (4, 7, 10, 12, 16, 20, 27, 35, 48, 71, 106, 157, 216, 275, 329, 382, 448, 523, 635, 779, 1023),
     (4, 8, 11, 15, 21, 28, 38, 55, 79, 108, 143, 184, 224, 260, 297, 334, 381, 437, 525, 685, 1500),
 )
+_RANGE = 0.8  # of "uniform": lengths are drawn evenly from so many of the longest to the longest
 _CORRELATION = -0.45  # of the two, in normal scores
 
 
@@ -20,9 +21,11 @@ def lengths_of(dataset: str, prompt: int, output: int, requests: int) -> list[tu
     same lengths. Raises ValueError for a dataset that is not known."""
     if not dataset:
         return [(prompt, output)] * requests
-    if dataset != "sharegpt":
-        raise ValueError(f"The dataset {dataset!r} is not known; known is sharegpt.")
     draws, normal = random.Random(0), NormalDist()
+    if dataset == "uniform":
+        return [(_evenly(draws, prompt), _evenly(draws, output)) for _ in range(requests)]
+    if dataset != "sharegpt":
+        raise ValueError(f"The dataset {dataset!r} is not known; known are sharegpt and uniform.")
     pairs = []
     for _ in range(requests):
         first = draws.gauss(0, 1)
@@ -31,6 +34,11 @@ def lengths_of(dataset: str, prompt: int, output: int, requests: int) -> list[tu
     by_prompt = prompt * requests / sum(first for first, _ in pairs)
     by_output = output * requests / sum(second for _, second in pairs)
     return [(max(1, round(one * by_prompt)), max(1, round(two * by_output))) for one, two in pairs]
+
+
+def _evenly(draws: random.Random, mean: int) -> int:
+    longest = 2 * mean / (1 + _RANGE)
+    return max(1, round(draws.uniform(_RANGE * longest, longest)))
 
 
 def _quantile(table: Sequence[float], share: float) -> float:

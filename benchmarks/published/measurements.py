@@ -20,6 +20,7 @@ from inflight.models import known as well_known
 from inflight.models.known import read_model
 from inflight.models.spec import ModelSpec
 from inflight.simulate.hardware import Gpu, Precision, find_gpu
+from inflight.simulate.parallelism import Parallelism
 from inflight.workload.workload import Entry, Workload
 
 FILE = Path(__file__).with_name("measurements.toml")
@@ -65,8 +66,11 @@ class Measurement:
         prompt, output: tokens of a request, of `dataset` in the mean.
         concurrency: requests that the client has in flight; ALL_AT_ONCE: it sends all at the beginning.
         dataset: whose distribution of lengths it has; "": all are alike.
+        parallelism: how GPUs share the model.
+        max_num_seqs, max_num_batched_tokens: of all data-parallel groups together.
         memory_share: of the GPU's memory that the engine takes.
         steady: whether a closed loop was measured after it had warmed up: its streams have fallen out of step.
+        served: whether requests came over HTTP; TensorRT-LLM's own benchmark and vLLM's latency test feed the engine.
         doubt: why it is not believed; "": it is.
     """
 
@@ -76,7 +80,7 @@ class Measurement:
     engine: Engine
     model: str
     gpu_name: str
-    tensor_parallel: int
+    parallelism: Parallelism
     weights: str
     kv: Precision
     prompt: int
@@ -89,6 +93,7 @@ class Measurement:
     memory_share: float
     figures: Figures
     steady: bool = False
+    served: bool = False
     doubt: str = ""
     note: str = ""
 
@@ -101,7 +106,9 @@ class Measurement:
     def name(self) -> str:
         """A name of its own."""
         load = f"{self.requests} at once" if self.concurrency == ALL_AT_ONCE else f"{self.concurrency} streams"
-        gpus = self.gpu_name if self.tensor_parallel == 1 else f"{self.tensor_parallel} × {self.gpu_name}"
+        one = self.parallelism
+        gpus = self.gpu_name if one.gpus == 1 else f"{one.gpus} × {self.gpu_name}"
+        gpus = gpus if one.is_tensor_alone else f"{gpus} ({one})"
         lengths = f"{self.dataset or ''} {self.prompt}/{self.output}".strip()
         kv = "" if self.kv == "bf16" else f" kv {self.kv}"
         return f"{self.model} {self.weights}{kv}, {gpus}, {self.engine}, {lengths}, {load}"
@@ -114,11 +121,6 @@ class Measurement:
     @cached_property
     def spec(self) -> ModelSpec:
         return read_model(str(self.shape))
-
-    @property
-    def served(self) -> bool:
-        """Whether requests came over HTTP; TensorRT-LLM's own benchmark and vLLM's latency test feed the engine."""
-        return self.figures.ttft_ms is not None
 
     @property
     def gpu(self) -> Gpu:
@@ -154,7 +156,10 @@ def read_measurements(path: Path = FILE) -> list[Measurement]:
 
 def _measurement(source: dict[str, Any], run: dict[str, Any]) -> Measurement:
     engine = Engine(source["engine"], source["version"], source.get("async_scheduling", False))
-    rows, tokens = default_limits(engine, source["gpu"])
+    parallelism = Parallelism(
+        source.get("tensor_parallel", 1), source.get("expert_parallel", 1), source.get("data_parallel", 1)
+    )
+    rows, tokens = (one * parallelism.data_attention for one in default_limits(engine, source["gpu"]))
     return Measurement(
         source=source["id"],
         url=source["url"],
@@ -162,7 +167,7 @@ def _measurement(source: dict[str, Any], run: dict[str, Any]) -> Measurement:
         engine=engine,
         model=source["model"],
         gpu_name=source["gpu"],
-        tensor_parallel=source.get("tensor_parallel", 1),
+        parallelism=parallelism,
         weights=source.get("weights", "bf16"),
         kv=source.get("kv", "bf16"),
         prompt=run["prompt"],
@@ -175,6 +180,7 @@ def _measurement(source: dict[str, Any], run: dict[str, Any]) -> Measurement:
         memory_share=source.get("memory_share", 0.9),
         figures=Figures(*(run.get(name) for name in FIGURES)),
         steady=source.get("steady", False),
+        served=source.get("served", "ttft_ms" in run),
         doubt=source.get("doubt", ""),
         note=source.get("note", ""),
     )

@@ -74,7 +74,7 @@ def step_model(
     return Roofline(
         measurement.spec,
         measurement.gpu,
-        measurement.tensor_parallel,
+        measurement.parallelism,
         weights=precision(measurement),
         kv=measurement.kv,
         engine=engine or costs_of(measurement),
@@ -99,7 +99,7 @@ def simulated(
     """
     costs = costs_of(measurement)
     model = wrapped(step_model(measurement, costs))
-    rows = min(measurement.max_num_seqs, measurement.requests)
+    rows = min(measurement.max_num_seqs, measurement.requests, measurement.concurrency or measurement.requests)
     capacity = _capacity(measurement, rows)
     settings = EngineSettings(
         device="cuda",
@@ -148,24 +148,28 @@ def _capacity(measurement: Measurement, rows: int) -> Capacity:
     """Return the capacity of the run's engine, whose memory is shared out by its own rule."""
     hardware = Hardware(model=measurement.spec, gpu=measurement.gpu, weights=precision(measurement), kv=measurement.kv)
     context = measurement.prompt + measurement.output / 2
-    machine = hardware.machine(measurement.tensor_parallel, context, rows=rows)
+    machine = hardware.machine(measurement.parallelism, context, rows=rows)
     memory = max_concurrent_sequences(
         measurement.spec,
         measurement.gpu,
         context,
-        tensor_parallel=measurement.tensor_parallel,
+        tensor_parallel=measurement.parallelism,
         weights=precision(measurement),
         kv=measurement.kv,
         max_num_batched_tokens=measurement.max_num_batched_tokens,
         max_num_seqs=rows,
     )
     blocks = int(_kv_bytes(measurement, memory) / (memory.kv_bytes_per_token * machine.block_size))
+    blocks *= measurement.parallelism.data_attention
     return structs.replace(machine.capacity(rows), num_blocks=max(1, blocks))
 
 
 def _kv_bytes(measurement: Measurement, memory: MemoryBudget) -> float:
-    """vLLM and SGLang fill a share of the GPU's memory, TensorRT-LLM a share of what weights and activations leave."""
+    """vLLM fills a share of the GPU's memory, SGLang one by weights and KV memory alone, TensorRT-LLM a share of what
+    weights and activations leave."""
     taken = memory.weight_bytes + memory.activation_bytes + memory.state_bytes + _OVERHEAD
+    if measurement.engine.name == "sglang":
+        taken = memory.weight_bytes + memory.state_bytes
     if measurement.engine.name == "tensorrt-llm":
         return measurement.memory_share * (memory.memory_bytes - taken)
     if measurement.engine.name == "vllm":

@@ -34,8 +34,9 @@ _MODELS = {
     "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
     "llama-3.1-405b": "meta-llama/Meta-Llama-3.1-405B",
     "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
+    "mixtral-8x22b": "mistralai/Mixtral-8x22B-v0.1",
 }
-_GPUS = {"a100-80": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm"}
+_GPUS = {"a100-80": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm", "l40s": "l40s"}
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 
 
@@ -104,8 +105,10 @@ def _ask(program: Path, measurement: Measurement) -> Figures | str:
 
 
 def _config(measurement: Measurement, folder: Path) -> dict[str, Any]:
-    degree, moe = measurement.tensor_parallel, any(layer.mlp.experts for layer in measurement.spec.layers)
-    parallelism = {"tensor": degree, **({"moe_tensor": degree} if moe else {})}
+    one, moe = measurement.parallelism, any(layer.mlp.experts for layer in measurement.spec.layers)
+    parallelism = {"tensor": one.tensor, "attention_data": one.data_attention}
+    if moe:
+        parallelism |= {"moe_tensor": one.gpus // one.expert, "moe_expert": one.expert}
     engine: dict[str, Any] = {
         "model": _model(measurement, folder),
         "hardware": _GPUS[measurement.gpu_name],

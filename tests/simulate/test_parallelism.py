@@ -9,6 +9,7 @@ from msgspec import structs
 
 from inflight.core.types.features import Features
 from inflight.models.known import known_model
+from inflight.models.mixers.mla import LatentAttention
 from inflight.models.spec import ModelSpec
 from inflight.planning.memory import max_concurrent_sequences
 from inflight.simulate.collectives import all_reduce_seconds, expert_exchange_seconds
@@ -85,7 +86,10 @@ def test_all_gpus_together_have_every_matrix_once_but_for_copies() -> None:
     whole, tensor, groups, slices = (
         linear_shard(spec, one) for one in (Parallelism(), TENSOR, GROUPS, Parallelism(8, expert=8))
     )
-    assert 8 * tensor.matrices == pytest.approx(whole.matrices)
+    mixer = spec.layers[0].mixer
+    assert isinstance(mixer, LatentAttention)
+    compressed = len(spec.layers) * spec.hidden_size * (mixer.q_lora_rank + mixer.cached_width)
+    assert 8 * tensor.matrices == pytest.approx(whole.matrices + 7 * compressed), "each GPU compresses for all heads"
     assert groups.matrices == whole.matrices, "each group computes attention of its own sequences"
     for one in (tensor, groups, slices):
         assert 8 * one.experts[0].elements == pytest.approx(whole.experts[0].elements)
@@ -166,8 +170,8 @@ def test_over_nodes_one_half_of_a_batch_computes_while_the_other_travels() -> No
 def test_all_reduces_of_attention_are_not_hidden() -> None:
     """Only tokens on their way to experts travel beside the other half: attention's next product needs its sum."""
     reduced, alone = Parallelism(8, expert=16, data_attention=2), Parallelism(expert=16, data_attention=16)
-    crowd = Features(4096, 4096, 4096, 4096 * 2000, 0.0)
-    each = all_reduce_seconds(find_gpu("h200"), 8, 1024 * 7168 * 2)
+    crowd = Features(8192, 8192, 8192, 8192 * 2000, 0.0)
+    each = all_reduce_seconds(find_gpu("h200"), 8, 2048 * 7168 * 2)
     assert seconds(reduced, crowd, "all-reduce") > 61 * 2 * each * 0.7 > seconds(alone, crowd, "all-reduce")
 
 

@@ -71,16 +71,17 @@ def test_published_layer_times_come_out_within_a_tenth(where: tuple[str, str, in
     ("gpu", "gpus", "size", "microseconds"),
     [
         ("h100", 8, 2**20, 19.4),
-        ("h100", 2, 64 * 2**20, 469),
-        ("h100", 2, 256 * 2**20, 1706),
+        ("h100", 2, 64 * 2**20, 469 / 2),
+        ("h100", 2, 256 * 2**20, 1706 / 2),
         ("h200", 4, 4 * 2**20, 51.8),
-        ("a100-80", 8, 32 * 2**20, 594),
+        ("a100-80", 8, 32 * 2**20, 594 / 2),
         ("b200", 8, 8 * 2**20, 62.4),
         ("a100-80-pcie", 4, 45e6, 2920),
         ("a100-80", 16, 45e6, 4890),
     ],
 )
 def test_published_all_reduce_times_come_out(gpu: str, gpus: int, size: float, microseconds: float) -> None:
+    """Large ones are NCCL's, at half of the time of vLLM's own."""
     assert all_reduce_seconds(find_gpu(gpu), gpus, size) * 1e6 == pytest.approx(microseconds, rel=0.25)
 
 
@@ -114,8 +115,9 @@ def test_the_slow_end_is_slower_and_the_fast_end_faster(gpu: str, held: Features
     [
         ("h200", "published"),
         ("b300", "published"),
-        ("mi300x", "estimated"),
-        ("l40s", "estimated"),
+        ("mi300x", "published"),
+        ("l40s", "published"),
+        ("l4", "estimated"),
         ("epyc-9654", "estimated"),
     ],
 )
@@ -157,7 +159,8 @@ def test_copied_kv_heads_and_latent_vectors_are_read_on_every_gpu() -> None:
     assert part(DECODES, "decode attention", sixteen) == pytest.approx(part(DECODES, "decode attention", eight))
     one, eight = (Roofline(published("deepseek-v3"), find_gpu("h200"), degree) for degree in (1, 8))
     assert part(DECODES, "decode attention", eight) > part(DECODES, "decode attention", one) / 3
-    assert part(DECODES, "linear", one) == pytest.approx(8 * part(DECODES, "linear", eight), rel=0.05)
+    assert part(DECODES, "linear", one) == pytest.approx(8 * part(DECODES, "linear", eight), rel=0.1)
+    assert part(DECODES, "linear", one) < 8 * part(DECODES, "linear", eight), "each GPU compresses for all heads"
     names = ("deepseek-v3", "jamba-v0.1", "qwen3-next-80b-a3b")
     assert [min_kv_heads(published(name)) for name in names] == [1, 8, 2]
 

@@ -14,23 +14,24 @@ from inflight.simulate.parallelism import Parallelism
 
 KIB, MIB = 1024, 1024**2
 
-# (bytes, microseconds), by GPUs of one node: vLLM's all-reduce of bf16 in CUDA graphs, as AISimulate 0.13.0 has timed
-# it (2026-10-27, Apache-2.0; vLLM 0.24, on A100 0.14). nccl-tests (APEX) have half of that for 64 MiB. Between two
-# sizes straight in log-log, beyond the last one proportional.
+# (bytes, microseconds), by GPUs of one node: vLLM's own all-reduce of bf16 in CUDA graphs, as AISimulate 0.13.0 has
+# timed it (2026-10-27, Apache-2.0; vLLM 0.24, on A100 0.14). Beyond 8 MiB engines take NCCL's, which nccl-tests (APEX)
+# have at half of that for 64 MiB: on Hopper and A100 0.55 of it here. Between two sizes straight in log-log, beyond the
+# last one proportional.
 _H100 = {
-    2: ((KIB, 4.2), (64 * KIB, 4.8), (256 * KIB, 6.3), (MIB, 12), (4 * MIB, 45), (16 * MIB, 156), (64 * MIB, 469)),
-    4: ((KIB, 4.6), (64 * KIB, 5.8), (256 * KIB, 11), (MIB, 19), (4 * MIB, 54), (16 * MIB, 191), (64 * MIB, 619)),
-    8: ((KIB, 4.6), (64 * KIB, 7.9), (256 * KIB, 12), (MIB, 19), (4 * MIB, 51), (16 * MIB, 178), (64 * MIB, 577)),
+    2: ((KIB, 4.2), (64 * KIB, 4.8), (256 * KIB, 6.3), (MIB, 12), (4 * MIB, 45), (16 * MIB, 86), (64 * MIB, 258)),
+    4: ((KIB, 4.6), (64 * KIB, 5.8), (256 * KIB, 11), (MIB, 19), (4 * MIB, 54), (16 * MIB, 105), (64 * MIB, 340)),
+    8: ((KIB, 4.6), (64 * KIB, 7.9), (256 * KIB, 12), (MIB, 19), (4 * MIB, 51), (16 * MIB, 98), (64 * MIB, 317)),
 }
 _H200 = {
-    2: ((KIB, 4.5), (64 * KIB, 4.8), (256 * KIB, 6.3), (MIB, 12), (4 * MIB, 43), (16 * MIB, 145), (64 * MIB, 463)),
-    4: ((KIB, 4.6), (64 * KIB, 5.8), (256 * KIB, 11), (MIB, 18), (4 * MIB, 52), (16 * MIB, 180), (64 * MIB, 609)),
-    8: ((KIB, 4.8), (64 * KIB, 7.9), (256 * KIB, 11), (MIB, 18), (4 * MIB, 48), (16 * MIB, 166), (64 * MIB, 562)),
+    2: ((KIB, 4.5), (64 * KIB, 4.8), (256 * KIB, 6.3), (MIB, 12), (4 * MIB, 43), (16 * MIB, 80), (64 * MIB, 255)),
+    4: ((KIB, 4.6), (64 * KIB, 5.8), (256 * KIB, 11), (MIB, 18), (4 * MIB, 52), (16 * MIB, 99), (64 * MIB, 335)),
+    8: ((KIB, 4.8), (64 * KIB, 7.9), (256 * KIB, 11), (MIB, 18), (4 * MIB, 48), (16 * MIB, 91), (64 * MIB, 309)),
 }
 _A100 = {
-    2: ((KIB, 4.9), (64 * KIB, 5.7), (256 * KIB, 8), (MIB, 15), (4 * MIB, 90), (16 * MIB, 222), (64 * MIB, 746)),
-    4: ((KIB, 5.2), (64 * KIB, 7.8), (256 * KIB, 15), (MIB, 26), (4 * MIB, 118), (16 * MIB, 288), (64 * MIB, 996)),
-    8: ((KIB, 5.6), (64 * KIB, 11), (256 * KIB, 19), (MIB, 28), (4 * MIB, 129), (16 * MIB, 364), (64 * MIB, 1161)),
+    2: ((KIB, 4.9), (64 * KIB, 5.7), (256 * KIB, 8), (MIB, 15), (4 * MIB, 90), (16 * MIB, 122), (64 * MIB, 410)),
+    4: ((KIB, 5.2), (64 * KIB, 7.8), (256 * KIB, 15), (MIB, 26), (4 * MIB, 118), (16 * MIB, 158), (64 * MIB, 548)),
+    8: ((KIB, 5.6), (64 * KIB, 11), (256 * KIB, 19), (MIB, 28), (4 * MIB, 129), (16 * MIB, 200), (64 * MIB, 639)),
 }
 _B200 = {
     2: ((KIB, 7), (64 * KIB, 7.4), (256 * KIB, 9.4), (MIB, 25), (4 * MIB, 45), (16 * MIB, 87), (64 * MIB, 280)),

@@ -41,7 +41,9 @@ class Efficiencies:
     all_reduce: float
     layer_launch: float
     expert_launch: float
+    latent_launch: float
     recurrent_compute: float
+    recurrent_memory: float
 
 
 @functools.cache
@@ -61,8 +63,7 @@ def measured_family(gpu: str) -> str | None:
 
 def is_estimated(gpu: str) -> bool:
     """Return whether the shares of a GPU are estimates: no run and no kernel of its like was fitted."""
-    family = measured_family(gpu)
-    return family is None or "estimated" in _tables()[family]
+    return measured_family(gpu) is None
 
 
 @functools.cache
@@ -73,15 +74,19 @@ def efficiencies(gpu: str) -> Efficiencies:
     return Efficiencies(**{one.name: float(found[one.name.replace("_", "-")]) for one in fields(Efficiencies)})  # type: ignore[arg-type]
 
 
+def has_own_spread(gpu: str) -> bool:
+    """Return whether enough runs of a GPU were fitted for a spread."""
+    fitted = _tables()["spread"]["fitted"]
+    assert isinstance(fitted, list)
+    return measured_family(gpu) in fitted
+
+
 def spread(gpu: str, with_experts: bool, case: Case) -> float:
     """Return the factor on a step's time at this end of the fit's spread; low is the slow one."""
     if case == "typical":
         return 1.0
-    ends = _tables()["spread"]
-    fitted = ends["fitted"]
-    assert isinstance(fitted, list)
-    kind = "unmeasured" if measured_family(gpu) not in fitted else "experts" if with_experts else "dense"
-    of_kind = ends[kind]
+    kind = "unmeasured" if not has_own_spread(gpu) else "experts" if with_experts else "dense"
+    of_kind = _tables()["spread"][kind]
     assert isinstance(of_kind, list)
     return float(of_kind[1 if case == "low" else 0])
 

@@ -31,6 +31,8 @@ class EngineCosts:
     latency_harmony: float = 0.0
     token: float
     kernels: float
+    all_reduce: float = 1.0
+    experts_fp8: float = 1.0
     eager_layer: float
     graph_tokens: int
     graph_step: int = 1

@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from inflight.core.types.features import Features
 from inflight.models.arithmetic import matrix_parameters, table_parameters
 from inflight.models.mixers.attention import Attention
+from inflight.models.mixers.mla import LatentAttention
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
 from inflight.simulate.collectives import all_reduce_seconds, expert_exchange_seconds, send_seconds
@@ -38,6 +39,7 @@ from inflight.simulate.parallelism import Parallelism, as_parallelism, check_par
 from inflight.simulate.shards import ExpertShard, busiest_batch, cache_shards, linear_shard
 
 HALF = Parallelism(pipeline=2)  # of a batch
+NVLINK = "NVLink"
 QUERY_TILE = 128  # queries that share one reading of keys and values
 EXPERT_PASSES = 3  # times that vectors of the chosen experts are read or written beside their products
 Bound = Literal["compute", "bandwidth", "link", "launch"]
@@ -91,6 +93,7 @@ class Roofline:
         self._packing = packing(weights, bool(self._weights.experts))
         self._in_eight_bits = self._packing.matrix < ITEM_BYTES["bf16"] and gpu.computes(weights)
         self._layers = len(spec.layers)
+        self._latent = sum(isinstance(layer.mixer, LatentAttention) for layer in spec.layers)
         self._factor = spread(gpu.kernels, bool(self._weights.experts), case) * uneven_stages(spec, self.parallelism)
         self._shard = 2 * matrix_parameters(spec) / self._layers / self.parallelism.stage_gpus
         self._dense_shard = 2 * self._weights.matrices / self._layers
@@ -98,6 +101,7 @@ class Roofline:
         self._caches = cache_shards(spec, tensor)
         self._token_bytes = sum(one.elements for one in self._caches) * ITEM_BYTES[kv]  # of one token, on one GPU
         self._state_bytes = 2 * state_bytes(spec) / tensor  # of one row: read and written
+        self._collectives = self._shares.all_reduce * (self._engine.all_reduce if gpu.link == NVLINK else 1.0)
         self._head = 0.0 if spec.head is None else table_parameters(spec) / tensor
         self._block_bytes = block_size * self._token_bytes
         self._overlaps = self.parallelism.spans(gpu)
@@ -190,7 +194,8 @@ class Roofline:
         touched, shares = experts.mlp.touched_experts(tokens), self._shares
         item = self._packing.matrix if self._packing.expert is None else self._packing.expert
         chosen = tokens * experts.mlp.top_k
-        rate = self._rate(item, shares.expert_fp8, shares.expert_widened) * shares.expert_compute
+        eight = shares.expert_fp8 * self._engine.experts_fp8
+        rate = self._rate(item, eight, shares.expert_widened) * shares.expert_compute
         rate *= saturation(chosen / touched, shares.expert_tokens) * saturation(experts.width, shares.expert_width)
         computed, read = chosen * experts.busiest(tokens), touched * experts.max_read(tokens)
         compute = 2 * computed * experts.elements / rate
@@ -223,11 +228,13 @@ class Roofline:
         pairs = [(one, one.seen(features.decode_context, features.rows) + more) for one in self._caches]
         flops = sum(one.decode_flops * seen for one, seen in pairs)
         moved = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv]
-        moved += self._token_bytes * features.tokens + self._state_bytes * features.rows
+        moved += self._token_bytes * features.tokens
         mixed = self._shares.mixed_decode if features.prefill_context else 1.0
         rate = self._bf16 * self._shares.decode_compute
         bandwidth = self._bandwidth * self._shares.decode_memory * self._sinks * mixed
-        return _slower("decode attention", flops / rate, moved / bandwidth)
+        states = self._state_bytes * features.rows / (self._bandwidth * self._shares.recurrent_memory)
+        cost = _slower("decode attention", flops / rate, moved / bandwidth)
+        return structs.replace(cost, seconds=cost.seconds + states) if states else cost
 
     def _logits(self, features: Features) -> Cost:
         if not features.samples:
@@ -245,7 +252,7 @@ class Roofline:
         reduces = 2 * self._layers
         if one.data_attention > 1:
             reduces -= sum(experts.layers for experts in self._weights.experts)
-        seconds = self._expert_exchange(stage_tokens) + reduces * each * self._shares.all_reduce
+        seconds = self._expert_exchange(stage_tokens) + reduces * each * self._collectives
         if one.pipeline > 1:
             seconds += one.pipeline * send_seconds(self.gpu, one, features.tokens * of_token)
         return Cost("all-reduce", seconds, "link")
@@ -273,7 +280,8 @@ class Roofline:
         engine, shares = self._engine, self._shares
         with_experts = sum(one.layers for one in self._weights.experts)
         each = shares.layer_launch + self._in_eight_bits * shares.fp8_launch
-        device = kernels + (each * self._layers + shares.expert_launch * with_experts) * engine.kernels
+        more = shares.expert_launch * with_experts + shares.latent_launch * self._latent
+        device = kernels + (each * self._layers + more) * engine.kernels
         if features.tokens > engine.graph_tokens:
             device = max(device, engine.eager_layer * self._layers)
         host = engine.step_seconds(features.rows)

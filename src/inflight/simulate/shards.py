@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from inflight.core.types.features import Features
 from inflight.models.arithmetic import layer_matrix_parameters
-from inflight.models.parts import Mlp
+from inflight.models.mixers.mla import LatentAttention
+from inflight.models.parts import Mixer, Mlp
 from inflight.models.spec import ModelSpec
 from inflight.simulate.parallelism import Parallelism
 
@@ -117,12 +118,18 @@ def linear_shard(spec: ModelSpec, parallelism: Parallelism) -> LinearShard:
         part = count / parallelism.tensor
         elements = layer_matrix_parameters(spec, layer, 0)
         states += part * layer.mixer.state_flops
-        matrices += part * elements
+        matrices += part * elements + (count - part) * _undivided(layer.mixer, spec.hidden_size)
         if layer.mlp.experts:
             expert = layer.mlp.expert_weights(spec.hidden_size).elements
             width = expert / (3 * spec.hidden_size) * parallelism.expert / stage
             experts.append(ExpertShard(layer.mlp, count * expert / stage, count, width, parallelism.expert))
     return LinearShard(2.0 * matrices, states, matrices, tuple(experts))
+
+
+def _undivided(mixer: Mixer, hidden: int) -> int:
+    """Return the elements of a mixer's matrices that each GPU of tensor parallelism has whole: those that compress
+    latent attention's queries, keys and values, as vLLM and SGLang have them."""
+    return hidden * (mixer.q_lora_rank + mixer.cached_width) if isinstance(mixer, LatentAttention) else 0
 
 
 def busiest_batch(features: Features, parallelism: Parallelism, widest: int) -> Features:
