@@ -139,9 +139,9 @@ def judged(run: Run) -> Found:
     first, pace, e2e = [], [], []
     for one in run.outcomes:
         times, slo = one.token_times, one.request.slo
-        assert slo.ttft is not None and slo.itl is not None
+        assert slo.ttft is not None and slo.tpot is not None
         first.append(times[0] - one.request.arrival <= slo.ttft)
-        pace.append((times[-1] - times[0]) / (len(times) - 1) <= slo.itl)
+        pace.append((times[-1] - times[0]) / (len(times) - 1) <= slo.tpot)
         e2e.append(times[-1] - one.request.arrival)
     met = [a and b for a, b in zip(first, pace, strict=True)]
     tails = [percentiles(values).p99 for values in (run.ttfts(), e2e, run.gaps())]
