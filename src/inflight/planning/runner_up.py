@@ -10,26 +10,37 @@ from inflight.planning.outlook import strategy_need
 from inflight.planning.sizing import HEADROOM, Candidate, TrialRunner, measure
 
 MACHINES = 2  # that are tried
+FAR = 2.0  # times the plan's GPUs: beyond, another layout on the same machine is tried, too
 
 
 def runner_up(runner: TrialRunner, best: Candidate, rivals: Sequence[Candidate]) -> Candidate | None:
-    """Find the next plan by short trials: on another machine, else with whole prompts in place of chunks, or the other
-    way round; None where none meets the SLOs.
+    """Find the next plan by short trials: another machine, or, where that takes far more GPUs, whole prompts in place
+    of chunks (or the other way round) on the same; None where none meets the SLOs.
 
     Args:
         runner: Runs trials.
         best: The chosen machine with its settings.
         rivals: Other machines that hold the longest request, the cheapest first.
     """
+    demand = runner.question.demand
+    found = _on_another_machine(runner, rivals)
+    if found is not None and found.gpus(demand) <= FAR * best.gpus(demand):
+        return found
+    usable = [one for one in (found, _in_another_layout(runner, best)) if one is not None]
+    return min(usable, key=lambda one: one.gpus(demand), default=None)
+
+
+def _on_another_machine(runner: TrialRunner, rivals: Sequence[Candidate]) -> Candidate | None:
     question = runner.question
-    for rival in rivals[:MACHINES]:
-        # One engine that serves the demand is enough; so many GPUs serve what they can.
-        most = question.demand.rate / HEADROOM if question.gpus is None else math.inf
-        found = measure(runner, rival, most=most, is_rough=True)
-        if found.rate:
-            return found
+    # One engine that serves the demand is enough; so many GPUs serve what they can.
+    most = question.demand.rate / HEADROOM if question.gpus is None else math.inf
+    measured = (measure(runner, rival, most=most, is_rough=True) for rival in rivals[:MACHINES])
+    return next((one for one in measured if one.rate), None)
+
+
+def _in_another_layout(runner: TrialRunner, best: Candidate) -> Candidate | None:
     if best.machine.is_encoder_only:  # no strategy divides its texts
         return None
     name = "continuous" if best.config.strategy == "chunked" else "chunked"
-    other = strategy_need(runner, best, name).candidate
-    return other if other is not None and other.rate else None
+    found = strategy_need(runner, best, name).candidate
+    return found if found is not None and found.rate else None
