@@ -100,8 +100,10 @@ def test_a_plan_on_one_gpu_has_a_runner_up() -> None:
     assert isinstance(found, Plan) and found.gpus == 1
     assert [(one.name, one.gpus) for one in found.ranked()] == [("box, chunked", 1), ("pair, chunked", 2)]
     assert "runner-up: 1 replica of pair, chunked, 2 GPUs, 4.00 $/h" in as_text(found)
-    alone = answer(2.0)
-    assert [one.name for one in alone.ranked()] == ["box, chunked", "box, continuous"]
+    far = plan(asked(small, machine("four", speed=1.5, gpus=4, price_per_hour=8.0), rate=2.0, slo="ttft=4000(p99)"))
+    for found in (far, answer(2.0)):
+        assert isinstance(found, Plan)
+        assert [one.name for one in found.ranked()] == ["box, chunked", "box, continuous"]
 
 
 def test_small_demand_takes_one_replica_and_no_router() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from inflight.planning.outlook import strategy_need
 from inflight.planning.sizing import HEADROOM, Candidate, TrialRunner, measure
@@ -22,12 +23,22 @@ def runner_up(runner: TrialRunner, best: Candidate, rivals: Sequence[Candidate])
         best: The chosen machine with its settings.
         rivals: Other machines that hold the longest request, the cheapest first.
     """
-    demand = runner.question.demand
-    found = _on_another_machine(runner, rivals)
+    demand, kept = runner.question.demand, _kept(best)
+    found = _slower(_on_another_machine(runner, rivals), kept)
     if found is not None and found.gpus(demand) <= FAR * best.gpus(demand):
         return found
-    usable = [one for one in (found, _in_another_layout(runner, best)) if one is not None]
+    usable = [one for one in (found, _slower(_in_another_layout(runner, best), kept)) if one is not None]
     return min(usable, key=lambda one: one.gpus(demand), default=None)
+
+
+def _kept(best: Candidate) -> float:
+    """Return the share of its searched rate that the plan kept under a harder seed, which no runner-up has met."""
+    met = best.capacity.met
+    return 1.0 if met is None or not met.values else min(1.0, best.rate / met.rate)
+
+
+def _slower(found: Candidate | None, kept: float) -> Candidate | None:
+    return found and replace(found, rate=kept * found.rate)
 
 
 def _on_another_machine(runner: TrialRunner, rivals: Sequence[Candidate]) -> Candidate | None:
