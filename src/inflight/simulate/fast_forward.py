@@ -61,6 +61,7 @@ class _Omitted:
     counters are as of. block_step: the next one that takes or fills a block."""
 
     sequence: Sequence
+    rank: tuple[float, int]
     first: int
     last: int
     updated: int
@@ -300,7 +301,7 @@ class FastForward(UnlearnedScheduler):
         step, ahead = self._next_step, self._ahead
         last = step + sequence.checker.guaranteed_tokens - ahead
         self._running.steady = None  # the last plan has a chunk of it
-        self._omitted[sequence.number] = one = _Omitted(sequence, step, last, step + ahead)
+        self._omitted[sequence.number] = one = _Omitted(sequence, _rank(sequence), step, last, step + ahead)
         sequence.num_computed += 1
         self._context += sequence.num_computed
         heapq.heappush(self._last_steps, (last, sequence.number))
@@ -362,11 +363,14 @@ class FastForward(UnlearnedScheduler):
             return
         if not due:
             return
-        others = [one for one in self._running.sequences if one.number not in self._omitted and self._moves_block(one)]
+        others: list[Sequence] = []
+        if len(self._running) > len(self._omitted):
+            running = self._running.sequences
+            others += [one for one in running if one.number not in self._omitted and self._moves_block(one)]
         others += [one.sequence for one in due if one.sequence.in_flight]
         first = min(map(_rank, others), default=None)
         for one in due:
-            if first is None or _rank(one.sequence) <= first:
+            if first is None or one.rank <= first:
                 self._advance(one, step)
             else:
                 self._include(one.sequence.number)
@@ -422,7 +426,7 @@ class FastForward(UnlearnedScheduler):
         if not self._memory.defers_publishing:  # else a full block has no effect
             wait = min(wait, -(computed + 1) % size)
         one.block_step = step + wait
-        heapq.heappush(self._block_steps, (step + wait, *_rank(sequence)))
+        heapq.heappush(self._block_steps, (step + wait, *one.rank))
 
 
 def _rank(sequence: Sequence) -> tuple[float, int]:

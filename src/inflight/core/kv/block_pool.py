@@ -78,6 +78,7 @@ class BlockPool:
         self._ref_counts = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
         self._evictable = EvictionOrder() if order is None else order
+        self._has_owners = order is not None
         self._on_evict = on_evict
         self._is_cached = is_cached
 
@@ -138,7 +139,8 @@ class BlockPool:
             else:
                 block = self._evictable.pop()
                 self._on_evict(block)
-            self._evictable.forget(block)
+            if self._has_owners:
+                self._evictable.forget(block)
             ref_counts[block] = 1
             taken.append(block)
         return tuple(taken)

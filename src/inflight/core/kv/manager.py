@@ -143,7 +143,7 @@ class KVCacheManager:
             device_order, host_order = SessionEviction(self._sessions), SessionEviction(self._sessions)
             self._matcher = SessionMatcher(self._sessions, device_order, host_order, self.block_size)
             self._acting = ActingSessions(self._sessions, device_order, capacity.num_blocks)
-        is_cached = self._prefix.__contains__
+        is_cached = self._prefix.has_block
         self._pool = BlockPool(capacity.num_blocks, lambda block: self._host.on_evict(block), is_cached, device_order)
         self._transfers = Transfers(self._pool, slots, state_group, capacity.asynchronous_transfers)
         parts = (self._prefix, self._pool, self._transfers)

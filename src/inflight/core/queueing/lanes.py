@@ -303,22 +303,24 @@ class Lanes:
 
         without: Counted as if these had no rows; none of them is among those that its lane keeps.
         """
-        kept = sum(
-            max(
-                0,
-                other.settings.min_rows - other.running,
-                0 if lane.settings.background else other.deficit.reserved_rows,
-            )
-            for other in self._lanes.values()
-            if other is not lane
-        )
-        cap, running = lane.settings.max_rows, lane.running - sum(self.of(one) is lane for one in without)
+        kept, background = 0, lane.settings.background
+        for other in self._lanes.values():
+            if other is not lane:
+                reserved = 0 if background else other.deficit.reserved_rows
+                kept += max(0, other.settings.min_rows - other.running, reserved)
+        cap, running = lane.settings.max_rows, lane.running
+        if without:
+            running -= sum(self.of(one) is lane for one in without)
         return min(free + len(without) - kept, self._max_rows if cap is None else cap - running)
 
     def reserved(self, lane: Lane) -> tuple[int, int]:
         """Rows and blocks that newcomers of background lanes have before this one's."""
-        deficits = [] if lane.settings.background else [one.deficit for one in self._by_kind[True]]
-        return sum(one.reserved_rows for one in deficits), sum(one.reserved_blocks for one in deficits)
+        rows = blocks = 0
+        if not lane.settings.background:
+            for one in self._by_kind[True]:
+                rows += one.deficit.reserved_rows
+                blocks += one.deficit.reserved_blocks
+        return rows, blocks
 
     def held_up(self) -> list[Lane]:
         """Return the background lanes with work, while a foreground lane has work."""

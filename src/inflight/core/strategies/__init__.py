@@ -45,9 +45,9 @@ class Foreground(Protocol):
         """Return the first of the waiting sequences that a shape has named as late."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class StepView:
-    """The engine as a strategy sees it before each step.
+    """The engine as a strategy sees it before each step; read-only.
 
     Attributes:
         now: Seconds on the engine's clock.
