@@ -85,6 +85,12 @@ def test_what_later_turns_compute_is_what_they_add() -> None:
     classes = traffic_of(Mixed.of([CHAT, BATCH], Poisson(2.0)))
     assert classes.long_prompt("batch") == 100
     assert classes.long_prompt() == classes.fresh.p99
+    assert [classes.long_prompt(share=one) for one in (0.5, 0.9, 0.95, 0.99)] == [
+        classes.fresh.p50,
+        classes.fresh.p95,
+        classes.fresh.p95,
+        classes.fresh.p99,
+    ]
 
 
 def test_lengths_are_stretched_and_long_turns_end_a_conversation() -> None:

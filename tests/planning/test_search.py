@@ -57,6 +57,17 @@ def test_where_nothing_is_expected_to_meet_a_trickle_goes_first() -> None:
     assert good.met is not None and good.met.rate > 4.0
 
 
+@pytest.mark.parametrize("idle", [0.7, 0.8, 0.9])
+@pytest.mark.parametrize("guess", [0.05, 0.5, 3.0, 8.0])
+@pytest.mark.parametrize("trickle_first", [True, False])
+def test_the_limit_is_found_where_an_idle_engine_is_near_it(idle: float, guess: float, trickle_first: bool) -> None:
+    """Every rate below looks as bad, so that latency alone would lead to a tenth more from trial to trial."""
+    queue, limit = Queue(10.0, service=idle), 10.0 * (1 - idle)
+    found = find_capacity(queue, guess, tolerance=0.25, max_trials=5, ceiling=10.0, trickle_first=trickle_first)
+    assert found.met is not None and limit / 1.6 < found.met.rate <= 1.001 * limit
+    assert len(queue.rates) <= 9
+
+
 @pytest.mark.parametrize(("most", "edge"), [(5, 0.8), (7, 0.4)])
 def test_where_only_a_trickle_holds_the_rate_above_it_is_looked_for(most: int, edge: float) -> None:
     """Not the trickle itself: what is planned by it would be many times as much as it takes."""

@@ -12,9 +12,12 @@ from inflight.planning.simulation import Trial
 TRICKLE = (
     0.03  # of the guess: a rate at which requests hardly meet each other; SLOs that are missed there cannot be met
 )
-STEP = 1.6  # largest factor from one rate to the next while only one side is known
+STEP = 1.6  # largest factor from a first rate that meets the SLOs to the next
+SMALLEST, SMALLEST_DOWN = 1.1, 1.25  # the smallest, up and down: latency may be near its limit on an idle engine, too
+LONGEST = 4.0  # largest of all, after several trials on the same side
+BLIND = 2.0  # least factor from a trickle, whose latency says nothing of what higher rates do
 INSIDE = 0.15  # of the interval, in logarithms, that a next rate keeps away from its ends
-CLOSING = 4  # more trials where a trickle meets: the limit may be 30 times as high, and two trials leave most of that
+CLOSING = 4  # more trials where the first guess was far off: without them the rate may be a fraction of the highest
 MIN_BADNESS = 0.01  # of a run that met its SLOs
 SATURATED = 3.0  # badness of a run whose waiting grew without end
 
@@ -40,13 +43,16 @@ def find_capacity(
     ceiling: float = math.inf,
     trickle_first: bool = False,
 ) -> Capacity:
-    """Bisect the rate, led by how far each trial was from its limits (straight lines in logarithms).
+    """Bisect the rate, led by how far each trial was from its limits (straight lines in logarithms). Where the latency
+    of an idle engine is near its limit, low rates look as bad as high ones: each further trial on the same side takes
+    a longer step, or counts the other side's distance by half (the Illinois method).
 
     Args:
         trial: Runs a trial at so many requests per second.
         guess: The first rate.
         tolerance: Between the two rates at the end.
-        max_trials: CLOSING more where a trickle meets the SLOs.
+        max_trials: CLOSING more where a trickle meets the SLOs, and where the two rates are STEP times apart after so
+            many, or the ceiling is not reached.
         trickle: Whether to try a trickle before giving up.
         worth: A rate; the search ends when it is missed, since lower ones are of no interest.
         ceiling: No rate above it is tried.
@@ -54,34 +60,59 @@ def find_capacity(
     """
     sides: dict[bool, tuple[float, Trial]] = {}  # whether the SLOs were met → rate and trial
     rate, number = min(TRICKLE * guess if trickle_first else guess, ceiling), 0
+    was_met, repeated = False, 0  # of the last trial, and how many in a row were on the same side
+    closing = CLOSING
     while number < max_trials:
         number += 1
         found = trial(rate)
+        was_met, repeated = found.met, repeated + 1 if found.met == was_met else 1
         sides[found.met] = (rate, found)
         is_trickle = rate <= TRICKLE * guess * 1.001
-        if found.met and is_trickle:
-            max_trials += CLOSING
         if False in sides and (sides[False][0] <= worth or (True not in sides and is_trickle)):
             break
         if len(sides) == 2 and sides[False][0] / sides[True][0] <= 1 + tolerance:
             break
         if False not in sides and rate >= ceiling:
             break
-        rate = min(ceiling, _next(sides, guess, trickle and number >= max_trials - 2))
+        if (found.met and is_trickle) or (number == max_trials and _is_far(sides, ceiling)):
+            max_trials, closing = max_trials + closing, 0
+        if len(sides) == 2:
+            rate = _between(sides[True], sides[False], was_met, repeated)
+        elif found.met:
+            rate = min(ceiling, _above(rate, found, guess, ceiling, repeated))
+        elif trickle and number >= max_trials - 2:
+            rate = TRICKLE * guess
+        else:
+            down = _longer(max(SMALLEST_DOWN, math.pow(badness(found), 1.5)), repeated)
+            rate = max(TRICKLE * guess, rate / down)
     met, missed = sides.get(True), sides.get(False)
     return Capacity(met and met[1], missed and missed[1], number)
 
 
-def _next(sides: dict[bool, tuple[float, Trial]], guess: float, is_last: bool) -> float:
-    if False not in sides:
-        rate, found = sides[True]
-        return rate * min(STEP, max(1.1, math.sqrt(1 / badness(found))))
-    if True not in sides:
-        rate, found = sides[False]
-        down = min(4.0, max(1.25, math.pow(badness(found), 1.5)))
-        return TRICKLE * guess if is_last else max(TRICKLE * guess, rate / down)
-    (low, good), (high, bad) = sides[True], sides[False]
+def _is_far(sides: dict[bool, tuple[float, Trial]], ceiling: float) -> bool:
+    """Whether the highest rate that meets the SLOs may be much higher than the highest that was tried."""
+    if len(sides) == 2:
+        return sides[False][0] > STEP * sides[True][0]
+    return True in sides and math.isfinite(ceiling)
+
+
+def _above(rate: float, found: Trial, guess: float, ceiling: float, repeated: int) -> float:
+    if rate < guess:  # a trickle went first
+        top = guess if math.isinf(ceiling) else ceiling
+        return min(top, max(BLIND * rate, math.sqrt(rate * top)))
+    return rate * _longer(min(STEP, max(SMALLEST, math.sqrt(1 / badness(found)))), repeated)
+
+
+def _longer(step: float, repeated: int) -> float:
+    """Return the factor to the next rate: squared for each further trial on the same side."""
+    return math.exp(min(math.log(LONGEST), math.log(step) * 2 ** (repeated - 1)))
+
+
+def _between(met: tuple[float, Trial], missed: tuple[float, Trial], was_met: bool, repeated: int) -> float:
+    (low, good), (high, bad) = met, missed
     below, above = -math.log(badness(good)), math.log(badness(bad))
+    kept = 0.5 ** (repeated - 1)  # of the side that was not tried last
+    below, above = (below, above * kept) if was_met else (below * kept, above)
     share = below / (below + above) if below + above > 0 else 0.5
     return low * math.pow(high / low, min(1 - INSIDE, max(INSIDE, share)))
 

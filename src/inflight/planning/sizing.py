@@ -308,7 +308,7 @@ def _expected_share(machine: Machine, config: EngineConfig, traffic: Traffic, sl
     shares = [0.9]
     for slo in slos:
         if slo.metric == "ttft":
-            tokens = traffic.long_prompt(slo.traffic)
+            tokens = traffic.long_prompt(slo.traffic, slo.share)
             alone = prompt_seconds(machine.model, tokens, config.max_num_batched_tokens)
             shares.append(1 - alone / slo.limit)
         elif slo.paces:

@@ -44,9 +44,12 @@ class Traffic:
     fresh: Percentiles = field(default_factory=lambda: percentiles(()))
     fresh_of: Mapping[str, Percentiles] = field(default_factory=dict)
 
-    def long_prompt(self, name: str = "") -> float:
-        """Return the tokens that a p99 prompt computes. name: of a class; "": of all."""
-        return self.fresh_of.get(name, self.fresh).p99 or 1.0
+    def long_prompt(self, name: str = "", share: float = 0.99) -> float:
+        """Return the tokens that a long prompt computes. name: of a class; "": of all. share: of the prompts that are
+        no longer, rounded up to one of p50, p95 and p99."""
+        fresh = self.fresh_of.get(name, self.fresh)
+        found = fresh.p50 if share <= 0.5 else fresh.p95 if share <= 0.95 else fresh.p99
+        return found or 1.0
 
     @property
     def prompt_context(self) -> float:
