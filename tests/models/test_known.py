@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inflight.models import known
 from inflight.models.errors import ModelError
-from inflight.models.known import read_model
+from inflight.models.known import known_names, read_model
 from inflight.models.mixers.attention import Attention
+from inflight.models.model_name import compact
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -47,6 +50,71 @@ def test_a_hub_id_has_its_shape_context_and_format(name: str, known: str, contex
     model = read_model(name)
     assert (model.name, model.default_model_len) == (known, context)
     assert (None if model.weight_format is None else model.weight_format.bits) == bits
+
+
+# hub ids of quantized models, tags of ollama, and the short names of this project's own README
+WRITTEN = [
+    ("TheBloke/Llama-2-7B-Chat-GPTQ", "llama-2-7b-gptq-int4", 4),
+    ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "llama-3.1-70b-awq", 4),
+    ("nvidia/DeepSeek-R1-FP4", "deepseek-r1-nvfp4", 4),
+    ("nvidia/DeepSeek-R1-NVFP4-v2", "deepseek-r1-nvfp4", 4),
+    ("nvidia/Qwen3.6-35B-A3B-NVFP4", "qwen3.6-35b-a3b-nvfp4", 4),
+    ("amd/Llama-3.3-70B-Instruct-MXFP4", "llama-3.3-70b-mxfp4", 4),
+    ("unsloth/Qwen3-14B-unsloth-bnb-4bit", "qwen3-14b-bnb-4bit", 4),
+    ("mlx-community/Qwen3-8B-4bit", "qwen3-8b-4bit", 4),
+    ("RedHatAI/Mistral-Small-3.2-24B-Instruct-2506-FP8", "mistral-small-3.2-24b-fp8", 8),
+    ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "llama-3.1-8b-q4_k_m", 4),
+    ("unsloth/Qwen3-30B-A3B-GGUF:UD-Q4_K_XL", "qwen3-30b-a3b-q4_k_xl", 4),
+    ("bartowski/Qwen_Qwen3-8B-GGUF:Q8_0", "qwen3-8b-q8_0", 8),
+    ("google/gemma-3-27b-it-qat-q4_0-gguf", "gemma-3-27b-q4_0", 4),
+    ("llama3.1:8b-instruct-q5_K_M", "llama-3.1-8b-q5_k_m", 5),
+    ("ggml-org/gpt-oss-20b-GGUF", "gpt-oss-20b", 4),
+    ("gpt-oss:20b", "gpt-oss-20b", 4),
+    ("llama3.1:8b", "llama-3.1-8b", None),
+    ("llama3.3", "llama-3.3-70b", None),
+    ("gemma3:27b", "gemma-3-27b", None),
+    ("qwen3:30b", "qwen3-30b-a3b", None),
+    ("mistral:latest", "mistral-7b", None),
+    ("deepseek-r1:14b", "deepseek-r1-distill-qwen-14b", None),
+    ("smollm2", "smollm2-135m", None),
+    ("gemma3-270m", "gemma-3-270m", None),
+    ("all-minilm-l6-v2", "all-minilm-l6-v2", None),
+    ("HuggingFaceTB/SmolLM3-3B", "smollm3-3b", None),
+    ("microsoft/Phi-4-mini-instruct", "phi-4-mini", None),
+    ("Qwen/Qwen3-VL-30B-A3B-Instruct", "qwen3-vl-30b-a3b", None),
+    ("zai-org/GLM-4.7", "glm-4.7", None),
+    ("BAAI/bge-large-en-v1.5", "bge-large", None),
+    ("intfloat/e5-large-v2", "e5-large", None),
+    ("intfloat/multilingual-e5-large-instruct", "multilingual-e5-large", None),
+]
+
+
+@pytest.mark.parametrize(("written", "known", "bits"), WRITTEN)
+def test_a_name_as_people_write_it_has_its_shape_and_its_format(written: str, known: str, bits: int | None) -> None:
+    model = read_model(written)
+    assert model.name == known
+    assert (None if model.weight_format is None else model.weight_format.bits) == bits
+
+
+def test_a_gguf_file_of_gpt_oss_keeps_the_format_of_its_experts() -> None:
+    for written in ("unsloth/gpt-oss-120b-GGUF:Q4_K_M", "openai/gpt-oss-120b"):
+        published = read_model(written).weight_format
+        assert published is not None and published.method == "mxfp4"
+
+
+def test_no_two_names_differ_by_hyphens_alone() -> None:
+    names = tomllib.loads((Path(known.__file__).parent / "well_known" / "names.toml").read_text())
+    every = [*known_names(), *names["aliases"]]
+    assert len(set(map(compact, every))) == len(every)
+    assert set(names["aliases"].values()) <= set(known_names())
+
+
+@pytest.mark.parametrize(
+    ("written", "nearest"), [("llama3.1:9b", "llama-3.1-8b"), ("Qwen/Qwen3-33B-AWQ", "qwen3-32b"), ("phi5", "phi-4")]
+)
+def test_an_unknown_name_is_met_with_the_nearest_of_its_kind(written: str, nearest: str) -> None:
+    with pytest.raises(ModelError, match=f"Did you mean {nearest}\\?"):
+        read_model(written)
 
 
 def test_a_shape_that_is_like_another_one_has_its_layers() -> None:

@@ -15,16 +15,16 @@ from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.gguf.choosing import model_in
 from inflight.models.gguf.gguf_model import is_gguf
+from inflight.models.model_name import compact, model_name
 from inflight.models.registry import read_folder, read_json, read_spec
 from inflight.models.spec import ModelSpec
 
 _FOLDER = Path(__file__).parent / "well_known"
-_SUFFIXES = re.compile(r"(-(instruct|chat|hf|it|base|thinking|pt|v0\.\d|\d{4}))+$")
 
 
 @cache
 def _names() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return `names.toml`: other names of the shapes, and formats of weights by the ends of names."""
+    """Return `names.toml`: other names of the shapes, formats of weights by the ends of names, and aliases."""
     import tomllib  # read when asked for: most commands need no data sheets
 
     return tomllib.loads((_FOLDER / "names.toml").read_text(encoding="utf-8"))
@@ -36,27 +36,36 @@ def known_names() -> tuple[str, ...]:
 
 
 @cache
-def known_model(name: str, weights: str = "") -> ModelSpec:
-    """Return one of `known_names`. weights: in this format of `names.toml`; else as it is published."""
+def known_model(name: str) -> ModelSpec:
+    """Return one of `known_names`, as it is published."""
+    return read_spec(_config(name), name=name)
+
+
+def _config(name: str) -> dict[str, Any]:
     other = _names()["shapes"].get(name, {"like": name})
     replaced = {key: value for key, value in other.items() if key not in ("like", "source", "date")}
-    data = {**read_json(_FOLDER / f"{other['like']}.json"), **replaced}
-    if weights:
-        data["quantization_config"] = _names()["formats"][weights]
-    return read_spec(data, name=f"{name}-{weights}" if weights else name)
+    return {**read_json(_FOLDER / f"{other['like']}.json"), **replaced}
 
 
-def _known(name: str) -> ModelSpec | None:
-    """Find a name, or a hub id without its owner: with what publishers add to it, and with its format of weights."""
-    whole, names = name, known_names()
-    weights = next((one for one in _names()["formats"] if name.endswith(f"-{one}")), "")
-    if weights:
-        whole = name.removesuffix(f"-{weights}")
-    dated = re.sub(r"-(instruct|thinking)(?=-\d{4}$)", "", whole)  # a release of its own, with another context
-    for one in (whole, dated, _SUFFIXES.sub("", whole)):
-        if one in names:
-            return known_model(one, weights)
-    return None
+@cache
+def _compact_names() -> dict[str, str]:
+    """Return known names by their compact forms and by those of their aliases."""
+    aliases = {compact(one): str(name) for one, name in _names()["aliases"].items()}
+    return aliases | {compact(one): one for one in known_names()}
+
+
+@cache
+def _known(asked: str) -> ModelSpec | None:
+    """Find a name, a hub id or a tag, with what publishers add to it, and with its format of weights."""
+    given = model_name(asked, _names()["formats"])
+    known = next((_compact_names()[key] for key in map(compact, given.spellings) if key in _compact_names()), None)
+    if known is None or given.quantization is None:
+        return None if known is None else known_model(known)
+    data = _config(known)
+    own = data.get("quantization_config", {}).get("quant_method")
+    if own == "mxfp4" and given.weights != "nvfp4":  # its files in other formats keep experts in it, too
+        return known_model(known)
+    return read_spec({**data, "quantization_config": given.quantization}, name=f"{known}-{given.weights}")
 
 
 def read_model(model: str, family: Family | None = None) -> ModelSpec:
@@ -72,20 +81,19 @@ def read_model(model: str, family: Family | None = None) -> ModelSpec:
         return read_folder(gguf)
     if path.is_dir() or path.suffix == ".json":
         return _read_file(path, family)
-    name = model.lower().rpartition("/")[2].removeprefix("meta-")
-    if (known := _known(name)) is not None:
+    if (known := _known(model)) is not None:
         if family is not None:
             raise ModelError(
                 f"The model {known.name} is well known, and of a family of its own, so that --family {family.name} "
                 "has no effect; leave it out, or give the folder or config.json of your model."
             )
         return known
-    names = known_names()
-    begin = re.match("[a-z]*", name)
-    alike = [one for one in names if begin and begin[0] and one.startswith(begin[0])]
+    plain, names = model_name(model, _names()["formats"]).plain, known_names()
+    begin = re.match("[a-z]*", plain)
+    alike = [one for one in names if begin and begin[0] and one.startswith(begin[0])] or list(names)
     raise ModelError(
-        f"The shape of the model {model!r} is not known; known are {', '.join(alike or names)}."
-        f"{did_you_mean(name, names)} For any other model give its folder, or its config.json."
+        f"The shape of the model {model!r} is not known; known are {', '.join(alike)}.{did_you_mean(plain, alike)} For "
+        "any other model give its folder, or its config.json."
     )
 
 
