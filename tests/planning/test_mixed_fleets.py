@@ -74,3 +74,14 @@ def test_the_verdict_compares_it_with_the_best_other_layout() -> None:
     slower = LayoutNeed(usual, replace(need.met, rate=need.met.rate * 2), None)
     outlook = LayoutOutlook([slower, need], runner.question.demand, runner.traffic, LINK)
     assert any("serves no more" in one for one in outlook.verdicts)
+
+
+def test_a_fleet_whose_pools_fit_the_rate_better_takes_fewer_though_it_serves_no_more() -> None:
+    runner, best = _runner()
+    usual = next(one for one in colocated(runner, best) if one.name == CHUNKED)
+    need = layout_need(runner, mixed_fleets(runner, best, LINK)[0])
+    assert need.met is not None
+    engines, other = need.layout.engines, LayoutNeed(usual, replace(need.met, rate=0.99 * need.rate), None)
+    demand = replace(runner.question.demand, rate=engines * need.rate)
+    (verdict,) = LayoutOutlook([other, need], demand, runner.traffic, LINK).verdicts
+    assert f"fit this rate better: {engines} GPUs in place of {engines + 1}" in verdict

@@ -282,10 +282,14 @@ class LayoutOutlook:
 
     def _on_mixed(self) -> Iterator[str]:
         mixed = self._named(MIXED)[:1]
-        others = self._named(*{one.layout.name for one in self.needs} - {MIXED})[:1]
+        others = self._named(*{one.layout.name for one in self.needs} - {MIXED})
         for need, other in zip(mixed, others, strict=False):
+            gpus, fewest = (
+                need.gpus(self.demand),
+                min(filter(None, (one.gpus(self.demand) for one in others)), default=0),
+            )
             pays = need.rate > (1 + WORTH) * other.rate
-            yield sentence("on_mixed", need=need, other=other, gpus=need.gpus(self.demand), pays=pays)
+            yield sentence("on_mixed", need=need, other=other, gpus=gpus, others=fewest, pays=pays)
 
     def _on_tiers(self) -> Iterator[str]:
         for one in self.needs:

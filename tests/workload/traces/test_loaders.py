@@ -196,6 +196,11 @@ def test_custom_rows_that_cannot_be_understood_are_dropped(written: Written, row
     assert len(trace.entries) == 2 and sum(trace.dropped.values()) == 1 and noted(trace, "line 2")
 
 
+def test_a_recorded_target_per_token_is_no_target_of_gaps(written: Written) -> None:
+    text = (FIXTURES / "record.jsonl").read_text(encoding="utf-8")
+    assert load(written(text.replace('"itl":0.1', '"tpot":0.1'))).entries[1].targets == Targets(ttft=0.5, tpot=0.1)
+
+
 def test_our_record_is_a_trace() -> None:
     trace = load(FIXTURES / "record.jsonl")
     assert (trace.format, trace.rows, trace.dropped) == ("record", 3, {NO_OUTPUT: 1})
