@@ -9,16 +9,18 @@ import pytest
 
 from inflight.metrics.slo import SloError, parse_slos
 from inflight.planning.demand import traffic_of
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.mixture import Mixed, steady_rate
 from inflight.planning.plan import Infeasible, Plan, PlanError, as_text, plan
 from inflight.planning.result import PlanResult, plan_result
 from inflight.planning.separation import class_names
+from inflight.planning.simulation import simulate_run
 from inflight.planning.sizing import Question, TrialRunner, candidate_for, requests_for
 from inflight.planning.slos import check_slos
 from inflight.workload.arrivals import AtOnce, Constant, Poisson, Ramp
 from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass
 from inflight.workload.lengths import Fixed, Lognormal
-from inflight.workload.workload import WorkloadError
+from inflight.workload.workload import Workload, WorkloadError
 
 from .builders import drawn, machine
 
@@ -158,13 +160,52 @@ def agents() -> Plan:
 
 def test_open_conversations_decide_the_rate() -> None:
     found = agents()
-    demand = found.question.demand
-    assert isinstance(demand, Mixed)
-    met = found.chosen.capacity.met
-    assert met is not None and met.summary.e2e.mean is not None
-    assert demand.sessions_at(demand.rate, met.summary.e2e.mean) == pytest.approx(60.0)
+    demand, e2e = found.question.demand, found.trial.summary.e2e.mean
+    assert isinstance(demand, Mixed) and e2e is not None
+    assert demand.sessions_at(demand.rate, e2e) == pytest.approx(60.0, rel=0.02)
+    assert found.trial.rate == pytest.approx(demand.rate / found.replicas)
     assert found.trial.cached > 0.5 and found.router == "prefix-aware"
-    assert "in conversations of 5 turns, 60 open at once" in as_text(found)
+    text = as_text(found)
+    assert "in conversations of 5 turns, 60 open at once" in text
+    assert f"Expected at {found.trial.rate:.3g} requests/s per replica" in text
+
+
+def test_as_many_conversations_are_open_in_a_run_as_are_asked_for() -> None:
+    """They are counted, and their requests, too: answers that come sooner or later than expected change the rate."""
+    for slower in (0.3, 1.0, 2.0):
+        demand = replace(Mixed.of([AGENT], Constant(1.0), 8192), sessions=12.0, slower=slower).started(4.0)
+        offered = demand.workload(2.0, 200, 0)
+        assert offered.until is not None
+        run = simulate_run(
+            machine(), EngineConfig(max_num_seqs=64, max_num_batched_tokens=512), offered, machine().model
+        )
+        sent = [one for one in run.observations if one.sent is not None]
+        times = [offered.until * part for part in (0.3, 0.6, 0.9)]
+        last = _last_turns(offered)
+        ends = {index: run.observations[last[index]] for index in last}
+        open_at = [
+            sum(
+                run.observations[index].sent is not None
+                and run.observations[index].intended <= at
+                and (end.sent is None or at < end.ended)
+                for index, end in ends.items()
+            )
+            for at in times
+        ]
+        assert open_at == [offered.sessions] * 3
+        settled = [one for one in sent if one.intended > times[0]]
+        e2e = sum(one.ended - one.intended for one in settled) / len(settled)
+        rate = len(settled) / (offered.until - times[0])
+        assert demand.reached(2.0, e2e) == pytest.approx(rate, rel=0.1)
+
+
+def _last_turns(offered: Workload) -> dict[int, int]:
+    """Return the index of the last turn of each conversation by that of its first."""
+    first, last = dict[int, int](), dict[int, int]()
+    for index, one in enumerate(offered.entries):
+        first[index] = index if one.after is None else first[one.after]
+        last[first[index]] = index
+    return last
 
 
 def test_so_many_gpus_serve_a_rate() -> None:

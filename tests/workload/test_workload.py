@@ -50,6 +50,28 @@ def test_a_turn_waits_for_the_answer_before_it_and_for_thought() -> None:
     assert pacer.take_due(40.0) == [(2, 30.0)]  # not before its own time
 
 
+def test_a_conversation_begins_where_another_ends_while_so_many_are_open() -> None:
+    entries = (
+        Entry(0.0, 1, 1),
+        Entry(0.0, 1, 1, after=0, think_s=2.0),
+        Entry(1.0, 1, 1),
+        Entry(0.0, 1, 1),
+        Entry(0.0, 1, 1, after=3),
+        Entry(0.0, 1, 1),
+    )
+    pacer = Pacer(Workload(entries, "test", sessions=2, until=30.0))
+    assert pacer.take_due(1.0) == [(0, 0.0), (2, 1.0)] and pacer.next_due() is None
+    pacer.ended(0, 3.0)
+    assert pacer.next_due() == 5.0  # its next turn, since the conversation has not ended
+    pacer.ended(2, 4.0)
+    assert pacer.take_due(5.0) == [(3, 4.0), (1, 5.0)]
+    pacer.ended(3, 6.0)
+    assert pacer.take_due(6.0) == [(4, 6.0)] and pacer.next_due() is None
+    for index in (1, 4):
+        pacer.ended(index, 40.0)
+    assert pacer.take_due(40.0) == [] and pacer.done
+
+
 def test_a_slot_is_free_during_think_time() -> None:
     turns = (Entry(0.0, 1, 1), Entry(0.0, 1, 1, after=0, think_s=10.0), Entry(0.0, 1, 1))
     pacer = Pacer(Workload(turns, "test", concurrency=1, closed=True))

@@ -57,6 +57,10 @@ class Drawn:
         """Return the demand whose workloads begin with the conversations that are open; there are none."""
         return self
 
+    def reached(self, rate: float, e2e: float) -> float:
+        """Return the requests/s of a workload that was drawn at a rate; they do not wait for answers."""
+        return rate
+
     def settling(self, rate: float, residents: float, cold: float) -> float:
         """Return the requests after which contexts grow no further."""
         return 0.0
@@ -141,6 +145,10 @@ class Traced:
     def started(self, e2e: float) -> Self:
         """Return the demand whose workloads begin with the conversations that are open; there are none."""
         return self
+
+    def reached(self, rate: float, e2e: float) -> float:
+        """Return the requests/s of a workload that was drawn at a rate; they do not wait for answers."""
+        return rate
 
     def settling(self, rate: float, residents: float, cold: float) -> float:
         """Return the requests after which contexts grow no further: turns come when they were recorded."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from inflight.planning.mixture import Mixed
 from inflight.planning.rendering import sentence
+from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, Question
-from inflight.planning.steady import Steady
+from inflight.planning.steady import Steady, rows_at
 from inflight.planning.traffic import Traffic
+
+_HALVINGS = 40
 
 
 def expected_load(question: Question, found: Sequence[Candidate], traffic: Traffic) -> Question:
@@ -39,6 +42,62 @@ def measured_load(question: Question, best: Candidate) -> Question:
     if question.gpus is not None:
         return replace(question, demand=replace(demand, rate=best.rate * (question.gpus // best.machine.gpus)))
     return question
+
+
+def asks_for_sessions(question: Question) -> bool:
+    """Whether so many open conversations are asked for, whose rate follows from trials."""
+    return isinstance(question.demand, Mixed) and question.demand.sessions is not None
+
+
+def balanced_load(
+    question: Question, one: Candidate, replicas: int, traffic: Traffic, run: Callable[[Question], Trial]
+) -> tuple[Question, Trial]:
+    """Return the question at the rate that its open conversations send, with its trial; at its own where it has one.
+
+    In the trial as many are open as are asked for. How long answers take there gives the rate (Little's law), and how
+    many times longer than the closed form expects, which further trials begin with.
+
+    Args:
+        question: What is asked.
+        one: The chosen machine with its settings.
+        replicas: That share the requests.
+        traffic: Of its demand.
+        run: Runs the trial of a question on these replicas.
+    """
+    demand, trial = question.demand, one.capacity.met
+    if not isinstance(demand, Mixed) or demand.mean_turns <= 1 or trial is None:
+        return question, run(question)
+
+    def expected(each: float) -> float:
+        """Return the seconds of an answer by the closed form. each: requests/s of a replica."""
+        return rows_at(one.machine.model, traffic, each, one.config.max_num_seqs) / each
+
+    def slower(trial: Trial) -> float:
+        return (trial.summary.e2e.mean or 0.0) / expected(trial.rate) or 1.0
+
+    demand = replace(demand, slower=slower(trial))
+    if demand.sessions is None:
+        question = replace(question, demand=demand)
+        return question, run(question)
+    trial = run(replace(question, demand=_balanced(demand, demand.sessions, replicas, expected)))
+    demand = replace(demand, rate=replicas * trial.rate, slower=slower(trial))
+    return replace(question, demand=demand), trial
+
+
+def _balanced(demand: Mixed, sessions: float, replicas: int, expected: Callable[[float], float]) -> Mixed:
+    """Return the demand at the rate at which so many conversations are open, by the closed form."""
+
+    def too_many(each: float) -> bool:
+        return demand.sessions_at(replicas * each, demand.slower * expected(each)) > sessions
+
+    high = demand.rate / replicas
+    while not too_many(high):
+        high *= 2
+    low = 0.0
+    for _ in range(_HALVINGS):
+        each = (low + high) / 2
+        low, high = (low, each) if too_many(each) else (each, high)
+    return replace(demand, rate=replicas * high)
 
 
 def too_few_gpus(question: Question) -> str:

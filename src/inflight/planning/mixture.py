@@ -18,6 +18,7 @@ from inflight.workload.workload import Entry, Workload, WorkloadError
 SAMPLE = 2000  # conversations that means are taken from
 SAMPLE_TOKENS = 2e7  # of the prompts that figures are taken from: content ids of long conversations are many
 MIN_SAMPLE = 300  # requests
+SPARE = 2.0  # times the conversations that are expected to begin, where each waits for the end of another
 SETTLED = 1.5  # times between two turns, and to compute the open conversations, after which a run is as it will be
 
 
@@ -27,9 +28,10 @@ class Mixed:
 
     rate: requests/s of all classes and replicas together. classes: with shares of the conversations; own arrivals
     become shares (`of`). gap_variation: of the gaps between conversations, squared CV; 0: they are regular. sessions:
-    conversations that are open at once, where these are asked for; the rate follows from how long they take. longest,
-    stretch, prompt_stretch: as of `Drawn`; a conversation ends before a turn that would be longer. e2e: seconds of an
-    answer, where workloads begin with open conversations; None: with none.
+    conversations that are open all the time, where these are asked for; the rate follows from how long they take.
+    longest, stretch, prompt_stretch: as of `Drawn`; a conversation ends before a turn that would be longer. e2e:
+    seconds of an answer, where workloads begin with open conversations; None: with none. slower: times as long as the
+    closed form expects that answers were found to take.
     """
 
     classes: tuple[TrafficClass, ...]
@@ -40,6 +42,7 @@ class Mixed:
     stretch: float = 1.0
     prompt_stretch: float = 1.0
     e2e: float | None = None
+    slower: float = 1.0
 
     @classmethod
     def of(cls, classes: Sequence[TrafficClass], arriving: Arrivals | None, longest: int = LONGEST) -> Mixed:
@@ -114,9 +117,20 @@ class Mixed:
         return replace(self, rate=self.sessions * self.mean_turns / max(1e-9, self.session_seconds(e2e)))
 
     def started(self, e2e: float) -> Mixed:
-        """Return the demand whose workloads begin with the conversations that are open then. e2e: seconds of an
-        answer."""
-        return self if self.mean_turns <= 1 else replace(self, e2e=e2e)
+        """Return the demand whose workloads begin with the conversations that are open then. e2e: seconds of an answer
+        that the closed form expects."""
+        return self if self.mean_turns <= 1 else replace(self, e2e=self.slower * e2e)
+
+    def reached(self, rate: float, e2e: float) -> float:
+        """Return the requests/s of a workload that was drawn at a rate. e2e: seconds of an answer, as they were: open
+        conversations whose answers come sooner send more."""
+        if self.sessions is None or self.e2e is None:
+            return rate
+        return self._open(rate, self.e2e) * self.mean_turns / max(1e-9, self.session_seconds(e2e))
+
+    def _open(self, rate: float, e2e: float) -> int:
+        """Return the conversations that a workload begins with."""
+        return max(1, round(self.sessions_at(rate, e2e)))
 
     def settling(self, rate: float, residents: float, cold: float) -> float:
         """Return the requests after which as many are in flight as there will be: conversations that are open at the
@@ -129,7 +143,7 @@ class Mixed:
         """
         if self.mean_turns <= 1.0:
             return 0.0
-        e2e = residents / rate
+        e2e = self.slower * residents / rate
         cycles = SETTLED * self.session_seconds(e2e) / self.mean_turns
         return rate * (cycles + SETTLED * self.sessions_at(rate, e2e) * cold)
 
@@ -148,10 +162,13 @@ class Mixed:
 
     def _started_workload(self, rate: float, requests: int, seed: int, coming: Arrivals, e2e: float) -> Workload:
         """Draw a workload of so many requests, which begins with the conversations that are open, each at a turn of
-        chance, within the time between two turns; nothing is sent after its last one begins."""
+        chance, within the time between two turns; nothing is sent after its last one begins. Where so many are open all
+        the time, each that ends makes room for another."""
         seconds = requests / rate
-        number, cycle = max(1, round(self.sessions_at(rate, e2e))), self.session_seconds(e2e) / self.mean_turns
+        number, cycle = self._open(rate, e2e), self.session_seconds(e2e) / self.mean_turns
         begun = math.ceil(rate / self.mean_turns * seconds)
+        if self.sessions is not None:
+            begun = number + math.ceil(SPARE * begun)
         drawn = math.ceil(1.2 * (number + begun) * self.mean_turns) + requests
         classes = [self._scaled(one) for one in self.classes]
         made = synthesize(classes, arrivals=Constant(1.0), requests=drawn, seed=seed)
@@ -161,12 +178,18 @@ class Mixed:
         taken = []
         for turns in conversations[:number]:
             taken.append((chance.uniform(0, cycle), turns[chance.randrange(len(turns)) :]))
-        taken += [(next(times), turns) for turns in conversations[number : number + begun]]
+        later = conversations[number : number + begun]
+        if self.sessions is None:
+            taken += [(next(times), turns) for turns in later]
+        taken.sort(key=lambda one: one[0])
+        if self.sessions is not None:
+            taken += [(0.0, turns) for turns in later]
         found: list[Entry] = []
-        for at, turns in sorted(taken, key=lambda one: one[0]):
+        for at, turns in taken:
             first = len(found)
             found += [one.moved(at, first + turn - 1 if turn else None) for turn, one in enumerate(turns)]
-        return replace(with_max_tokens(found, made.name, notes), until=seconds)
+        sessions = None if self.sessions is None else number
+        return replace(with_max_tokens(found, made.name, notes), until=seconds, sessions=sessions)
 
     def _scaled(self, one: TrafficClass) -> TrafficClass:
         if self.stretch == self.prompt_stretch == 1:

@@ -18,7 +18,7 @@ from inflight.planning.energy import Energy, energy_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.layouts import LayoutOutlook
 from inflight.planning.limits import LimitCost
-from inflight.planning.load import expected_load, measured_load, too_few_gpus
+from inflight.planning.load import asks_for_sessions, balanced_load, expected_load, measured_load, too_few_gpus
 from inflight.planning.mixture import Mixed
 from inflight.planning.parallel import run_ahead
 from inflight.planning.parallelisms import vllm_options
@@ -325,8 +325,12 @@ class _PlannedLoad:
     decides: bool
     workers: int
 
-    def run(self, one: Candidate, replicas: int, rate: float) -> Trial:
-        """Run a trial. rate: of each replica."""
+    def asking(self, question: Question) -> _PlannedLoad:
+        return replace(self, runner=self.runner.asking(question))
+
+    def run(self, one: Candidate, replicas: int) -> Trial:
+        """Run a trial of the demand on so many replicas."""
+        rate = self.runner.question.demand.rate / replicas
         topology = self.runner.topology(min(one.pooled, replicas))
         trial = self.runner.run(one, rate, seed=2, reads=self.reads, topology=topology)
         if self.decides and trial.undecided and self.runner.question.sizes.decisive:  # it runs on
@@ -335,9 +339,8 @@ class _PlannedLoad:
 
     def run_ahead(self, one: Candidate, replicas: Iterable[int]) -> None:
         """Run a trial of the demand on each number of replicas, on several cores: the cache keeps them."""
-        rate = self.runner.question.demand.rate
         if self.runner.has_cache:
-            run_ahead([partial(self.run, one, number, rate / number) for number in replicas], self.workers)
+            run_ahead([partial(self.run, one, number) for number in replicas], self.workers)
 
 
 def _plan_replicas(load: _PlannedLoad, best: Candidate) -> tuple[Question, Candidate, int, Trial]:
@@ -345,16 +348,20 @@ def _plan_replicas(load: _PlannedLoad, best: Candidate) -> tuple[Question, Candi
     the bursts. Where there are so many GPUs, they get fewer requests instead."""
     question, met = load.runner.question, best.capacity.met
     fixed = None if question.gpus is None else question.gpus // best.machine.gpus
-    replicas, rate = best.replicas(question.demand) if fixed is None else fixed, question.demand.rate
+    replicas = best.replicas(question.demand) if fixed is None else fixed
     one = best
     if met is not None:
         one = replace(best, config=sizing.with_fewer_rows(best, load.runner.traffic, met, question.overrides))
 
     def run(*, ahead: bool) -> Trial:
         """Run a trial. ahead: also that of the next harder load, on another core."""
-        if ahead and question.slos and fixed is None:
+        nonlocal question
+        if ahead and question.slos and fixed is None and not asks_for_sessions(question):
             load.run_ahead(one, (replicas, _harder(replicas)))
-        return load.run(one, replicas, rate / replicas)
+        question, trial = balanced_load(
+            question, one, replicas, load.runner.traffic, lambda asked: load.asking(asked).run(one, replicas)
+        )
+        return trial
 
     trial = run(ahead=True)
     # Where not all of the fewer rows were taken, more of them change nothing.
@@ -365,11 +372,12 @@ def _plan_replicas(load: _PlannedLoad, best: Candidate) -> tuple[Question, Candi
     for attempt in range(HARDER if question.slos else 0):
         if trial.met:
             break
-        replicas, rate = (_harder(replicas), rate) if fixed is None else (replicas, rate / sizing.HARDER_BY)
+        if fixed is None:
+            replicas = _harder(replicas)
+        else:
+            question = replace(question, demand=replace(question.demand, rate=question.demand.rate / sizing.HARDER_BY))
         trial = run(ahead=attempt % 2 == 1)
         one = replace(one, rate=trial.rate) if trial.met else one
-    if rate != question.demand.rate:
-        question = replace(question, demand=replace(question.demand, rate=rate))
     return question, replace(one, pooled=min(one.pooled, replicas)), replicas, trial
 
 

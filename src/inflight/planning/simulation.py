@@ -304,9 +304,12 @@ def trial_of(
     settles = any(entry.after is not None for entry in entries)
     summary, read = read_off(observations, measured, span, settles)
     rate, steps_from = (len(times) - 1) / span, measured[0]
-    if until is not None:  # open conversations send as their answers come, and are computed whole at the beginning
+    if (
+        workload is not None and until is not None
+    ):  # open conversations send as their answers come, and are computed whole at the beginning
         rate = len(read) / ((measured[1] - measured[0]) * span)
-        cold = sum(one.prompt_tokens for one in entries if one.after is None and one.arrival < measured[0] * span)
+        begun = [one for one in entries if one.after is None][: workload.sessions]
+        cold = sum(one.prompt_tokens for one in begun if one.arrival < measured[0] * span)
         steps_from = min(0.9, cold / max(1.0, meter.prompts))
     busy_seconds = max(1e-12, math.fsum(one.busy for one in run.replicas))
     pools = (part for part in (run.replicas[: run.first], run.replicas[run.first :]) if part)

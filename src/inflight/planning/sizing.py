@@ -209,14 +209,19 @@ class TrialRunner:
         run, seed = self._length(candidate, rate, topology, residents, reads, decides), self.question.seed + seed
         config = config or candidate.config
         asked, measured, slos = (rate * topology.engines, run.requests, seed), (run.begin, run.end), self.question.slos
-        e2e = residents / rate
+        e2e, engines = residents / rate, topology.engines
 
         def trial() -> Trial:
-            offered = demand.started(e2e).workload(*asked)
+            begun = demand.started(e2e)
+            offered = begun.workload(*asked)
             # Where no prompt shares a prefix, no lookup is faster. Recorded prompts may begin alike.
             shares = topology.pools is not None or any(one.prefix or one.prompt for one in offered.entries)
             own = config if shares else replace(config, enable_prefix_caching=False)
-            return try_out(candidate.machine, own, offered, slos, model, topology, measured=measured)
+            made = try_out(candidate.machine, own, offered, slos, model, topology, measured=measured)
+            found = made.summary.e2e.mean or e2e
+            reached = begun.reached(rate * engines, found) / engines
+            # Open conversations that wait for answers send less than they would: missed is what they would send.
+            return replace(made, rate=reached if made.met else max(rate, reached))
 
         if self._cache is None or config.has_plugins:  # whose code the cache does not know
             return trial()
@@ -341,7 +346,16 @@ def measure(
         ceiling=min(most, ceiling(candidate)),
         trickle_first=candidate.guess <= MIN_EXPECTED * candidate.proposal.steady.requests_per_s,
     )
+    capacity = _in_order(capacity)
     return replace(candidate, capacity=capacity, rate=_rate(runner, capacity))
+
+
+def _in_order(capacity: Capacity) -> Capacity:
+    """Return the capacity with no miss below the rate that meets the SLOs, as with fewer open conversations."""
+    met, missed = capacity.met, capacity.missed
+    if met is None or missed is None or missed.rate >= met.rate:
+        return capacity
+    return replace(capacity, missed=replace(missed, rate=met.rate))
 
 
 def _rate(runner: TrialRunner, capacity: Capacity) -> float:

@@ -80,6 +80,8 @@ class Workload:
             Otherwise latency counts from `arrival`, also where the limit on concurrency delayed it.
         notes: for readers of results (rows dropped and why, times spread).
         until: nothing is sent from this second on, as in a closed loop of a given time; None: all is.
+        sessions: conversations that are open all the time: the first so many begin at their arrival, each later one
+            when another ends; None: each begins at its arrival.
     """
 
     entries: tuple[Entry, ...]
@@ -88,6 +90,7 @@ class Workload:
     closed: bool = False
     notes: tuple[str, ...] = ()
     until: float | None = None
+    sessions: int | None = None
 
 
 class Pacer:
@@ -100,11 +103,11 @@ class Pacer:
         self._bounded = workload.concurrency is not None
         self._free_since = deque([0.0] * (workload.concurrency or 0))  # of free slots, the longest free first
         self._followers: dict[int, list[int]] = {}
-        self._coming: list[tuple[float, int]] = []  # heap of (time, index), as far as times are known
+        begun = [index for index, entry in enumerate(workload.entries) if entry.after is None]
+        self._coming = [(workload.entries[index].arrival, index) for index in begun[: workload.sessions]]
+        self._waiting = deque(begun[len(self._coming) :])  # first requests of conversations, each until another ends
         for index, entry in enumerate(workload.entries):
-            if entry.after is None:
-                self._coming.append((entry.arrival, index))
-            else:
+            if entry.after is not None:
                 self._followers.setdefault(entry.after, []).append(index)
         heapq.heapify(self._coming)
         self._left = len(workload.entries)  # not ended
@@ -135,14 +138,18 @@ class Pacer:
         self._left -= 1
         if self._bounded:
             self._free_since.append(now)
-        for follower in self._followers.pop(index, ()):
+        followers = self._followers.pop(index, ())
+        for follower in followers:
             entry = self._entries[follower]
             heapq.heappush(self._coming, (max(entry.arrival, now + entry.think_s), follower))
+        if not followers and self._waiting:
+            heapq.heappush(self._coming, (now, self._waiting.popleft()))
 
     def _close(self) -> None:
         """Drop the entries that were not sent."""
-        self._left -= len(self._coming) + sum(map(len, self._followers.values()))
+        self._left -= len(self._coming) + len(self._waiting) + sum(map(len, self._followers.values()))
         self._coming.clear()
+        self._waiting.clear()
         self._followers.clear()
 
     @property
