@@ -4,10 +4,10 @@
     python -m benchmarks.simulator --plan [--write]
 
 Chat-like traffic (prompts lognormal with median 250, about 200 output tokens) on virtual engines from nearly idle to
-busy. Requests, arrivals and step times are the same in every run; counted is CPU time of the whole simulation: making
-prompts, scheduling, observing and summarising. The plan is that of docs/planning.md for 70 billion parameters, from the
-command to its first answer and to its end, without trials that were run before and with them; it has a section of its
-own.
+saturated. Requests, arrivals and step times are the same in every run; counted is CPU time of the whole simulation:
+making prompts, scheduling, observing and summarising. The plan is that of docs/planning.md for 70 billion parameters,
+from the command to its first answer and to its end, without trials that were run before and with them; it has a section
+of its own.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ SCENES = (
     Scene("a third of its rows", 12.0, 64, 2048),
     Scene("busy", 25.0, 128, 2048),
     Scene("small steps", 6.0, 32, 96),
+    Scene("all at once", 10_000.0, 256, 2048),  # as published runs send their requests
 )
 
 
@@ -182,12 +183,13 @@ def main() -> None:
         plan(arguments.write)
         return
     head = ["", "running, mean", "output tokens", "steps per request", "µs per step", "requests/s", FAST, UNSHARED]
+    load = os.getloadavg()[1]
     rows = measure(arguments.requests, arguments.repeats)
     body = (
         f"Simulated requests per second of CPU time on one core, the quickest of {arguments.repeats} equal runs: "
         f"stepping through every plan (asked: {ASKED[STEPPED]:,}), and with foreseen decodes left out (asked: "
         f"{ASKED[FAST]:,}), which gives the same observations; the last as in a plan's trials, whose prompts share "
-        "nothing.\n\n"
+        f"nothing. Before, {load:.1f} processes of others ran at a time.\n\n"
     ) + table(head, rows)
     print(body)
     if arguments.write:

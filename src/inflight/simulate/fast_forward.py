@@ -25,9 +25,9 @@ that are still in flight.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from operator import attrgetter
 
 from msgspec import structs
 
@@ -109,7 +109,7 @@ class FastForward(UnlearnedScheduler):
         self._ahead = depth - 1  # steps in flight while a plan is made
         self._omitted: dict[int, _Omitted] = {}  # by number
         self._context = 0  # positions that they read in the next step, together
-        self._block_steps: list[tuple[int, float, int]] = []  # heap: step that takes or fills a block, rank
+        self._due: dict[int, list[_Omitted]] = {}  # by the step in which they take or fill a block
         self._last_steps: list[tuple[int, int]] = []  # heap: step of the last token, number
         self._filling: list[_Omitted] = []  # they fill a block with their token of the step in flight
         self._uncommitted: dict[int, Sequence] = {}  # included with a token in flight, which no plan has; by number
@@ -153,7 +153,9 @@ class FastForward(UnlearnedScheduler):
         for lane in self._lanes.all():
             if lane.running:
                 lane.served(steps * (rows + alike.chunk))
-        for step in self._due_steps(first + steps) if prompt is None else range(first, first + steps):
+        for step in range(first, first + steps):
+            if prompt is None and step not in self._due:
+                continue
             for one in self._pop_due(step):
                 self._advance(one, step)
             if prompt is not None:
@@ -311,7 +313,7 @@ class FastForward(UnlearnedScheduler):
         """Include all sequences, as if every plan before the next had been made whole."""
         for number in tuple(self._omitted):
             self._include(number)
-        self._block_steps.clear()
+        self._due.clear()
         self._last_steps.clear()
 
     def _include_last(self, *, with_token: bool = False) -> None:
@@ -375,18 +377,12 @@ class FastForward(UnlearnedScheduler):
             else:
                 self._include(one.sequence.number)
 
-    def _due_steps(self, end: int) -> Iterator[int]:
-        """Yield the steps before `end` in which omitted sequences take or fill blocks; each must be taken."""
-        while self._block_steps and self._block_steps[0][0] < end:
-            yield self._block_steps[0][0]
-
     def _pop_due(self, step: int) -> list[_Omitted]:
         """Return the omitted sequences that take or fill a block in a step, by rank; each is due once."""
-        due = []
-        while self._block_steps and self._block_steps[0][0] <= step:
-            number = heapq.heappop(self._block_steps)[2]
-            if number in self._omitted:
-                due.append(self._omitted[number])
+        due = self._due.pop(step, [])
+        if due:
+            due = [one for one in due if self._omitted.get(one.sequence.number) is one and one.block_step == step]
+            due.sort(key=_rank_of)
         return due
 
     def _moves_block(self, sequence: Sequence) -> bool:
@@ -426,7 +422,10 @@ class FastForward(UnlearnedScheduler):
         if not self._memory.defers_publishing:  # else a full block has no effect
             wait = min(wait, -(computed + 1) % size)
         one.block_step = step + wait
-        heapq.heappush(self._block_steps, (step + wait, *one.rank))
+        self._due.setdefault(step + wait, []).append(one)
+
+
+_rank_of = attrgetter("rank")
 
 
 def _rank(sequence: Sequence) -> tuple[float, int]:

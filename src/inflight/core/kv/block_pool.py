@@ -129,7 +129,7 @@ class BlockPool:
 
     def allocate(self, count: int) -> tuple[int, ...]:
         """Return `count` available blocks, now without content and with one reference each."""
-        if count > self.available:
+        if count > len(self._free) and count > self.available:
             raise RuntimeError(f"{count} blocks were asked for, but {self.available} are available")
         free, ref_counts = self._free, self._ref_counts
         taken = []
