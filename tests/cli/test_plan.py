@@ -149,7 +149,7 @@ def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: igno
     [
         (("--model", "llama-3-70b"), "--hardware (a GPU by its data sheet) and --step-model"),
         (("--hardware", "h100"), "Missing option '--model'"),
-        ((*LLAMA[:2], "--hardware", "h1000", *CHAT, "--rate", 1), "--hardware is 'h1000'; known are a10g"),
+        ((*LLAMA[:2], "--hardware", "h1000", *CHAT, "--rate", 1), "--hardware is 'h1000'; known are t4"),
         (
             ("--model", "llama-9", *LLAMA[2:], *CHAT, "--rate", 1),
             "The shape of the model 'llama-9' is not known; known are",

@@ -29,16 +29,82 @@ def test_every_figure_has_its_provenance_and_rates_are_dense() -> None:
         assert gpu.price_per_hour is None or "2026" in gpu.price_source
 
 
-@pytest.mark.parametrize("name", ["A100-80", "NVIDIA A100 80GB".replace(" 80GB", ""), "a100_80", "a100-80gb"])
-def test_names_are_taken_as_people_write_them(name: str) -> None:
-    assert find_gpu(name) is data_sheets().gpus["a100-80"]
+WRITTEN = {
+    "a100-80": ("A100", "a100_80", "NVIDIA A100 80GB", "NVIDIA A100-SXM4-80GB", "a100-sxm"),
+    "a100-80-pcie": ("NVIDIA A100 80GB PCIe", "A100-PCIE"),
+    "a100-40": ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"),
+    "h100": ("H100-SXM5", "NVIDIA H100 80GB HBM3", "h100-80gb"),
+    "h100-pcie": ("NVIDIA H100 PCIe",),
+    "h100-nvl": ("NVIDIA H100 NVL",),
+    "h200": ("NVIDIA H200", "H200 SXM 141GB"),
+    "h20": ("NVIDIA H20", "H20-96GB"),
+    "gh200": ("NVIDIA GH200 480GB",),
+    "b200": ("NVIDIA B200", "B200 180GB"),
+    "t4": ("Tesla T4", "T4 16GB"),
+    "v100-32": ("Tesla V100-SXM2-32GB", "V100"),
+    "l40": ("NVIDIA L40",),
+    "rtx-4090": ("RTX4090", "4090", "NVIDIA GeForce RTX 4090", "rtx_4090", "RTX 4090 24GB"),
+    "rtx-5070-ti": ("NVIDIA GeForce RTX 5070 Ti", "5070 Ti"),
+    "rtx-3060-12": ("NVIDIA GeForce RTX 3060", "RTX 3060 12GB"),
+    "rtx-4060-ti-16": ("RTX 4060 Ti 16GB",),
+    "rtx-a6000": ("NVIDIA RTX A6000", "A6000"),
+    "rtx-6000-ada": ("NVIDIA RTX 6000 Ada Generation",),
+    "rtx-pro-6000": ("NVIDIA RTX PRO 6000 Blackwell Server Edition",),
+    "gb10": ("NVIDIA GB10", "DGX Spark"),
+    "mi300x": ("AMD Instinct MI300X", "AMD Instinct MI300X OAM", "AMD_Instinct_MI300X_VF", "MI300X-192GB", "gfx942"),
+    "mi325x": ("AMD Instinct MI325X",),
+    "strix-halo": ("AMD Radeon 8060S", "Ryzen AI Max+ 395", "AMD RYZEN AI MAX+ 395 w/ Radeon 8060S", "gfx1151"),
+    "m4-max": ("Apple M4 Max", "M4 Max 128GB"),
+    "epyc-9654": ("AMD EPYC 9654 96-Core Processor", "EPYC9654"),
+    "xeon-8592": ("Intel(R) Xeon(R) Platinum 8592+", "xeon-8592+"),
+}
+
+
+@pytest.mark.parametrize(("name", "written"), [(name, one) for name, all_of in WRITTEN.items() for one in all_of])
+def test_names_are_taken_as_people_and_drivers_write_them(name: str, written: str) -> None:
+    assert find_gpu(written) is data_sheets().gpus[name]
+
+
+# Others of the same generation: a card of another size, and those that a name is longer than.
+UNKNOWN = {
+    "H100-XYZ": "h100",
+    "NVIDIA H100 64GB": "h100",
+    "V100-SXM2-16GB": "v100-32",
+    "RTX 4070 Ti SUPER": "rtx-4070",
+    "NVIDIA GeForce RTX 4090 Laptop GPU": "rtx-4090",
+    "M4 Max 64GB": "m4-max",
+    "MI300A": "mi300x",
+    "EPYC 9664": "epyc-9654",
+}
+
+
+@pytest.mark.parametrize(("written", "nearest"), UNKNOWN.items())
+def test_an_unknown_name_is_met_with_the_nearest_of_its_kind(written: str, nearest: str) -> None:
+    with pytest.raises(HardwareError) as caught:
+        find_gpu(written)
+    assert f"Did you mean {nearest}?" in str(caught.value)
+
+
+@pytest.mark.parametrize("written", ["TPU v5e", "Gaudi 3", "Trainium2", ""])
+def test_a_kind_that_is_not_known_is_met_with_no_other_one(written: str) -> None:
+    with pytest.raises(HardwareError) as caught:
+        find_gpu(written)
+    assert "Did you mean" not in str(caught.value)
+
+
+def test_rates_are_dense_and_fall_in_halves() -> None:
+    """A sparse figure in one row would be twice its neighbour's ratio."""
+    for gpu in data_sheets().gpus.values():
+        assert gpu.fp4_tflops is None or gpu.fp8_tflops is not None
+        assert gpu.int8_tops is None or gpu.device == "cpu" or gpu.int8_tops < 4.4 * gpu.bf16_tflops
+        assert gpu.fp4_tflops is None or gpu.fp4_tflops < 8.8 * gpu.bf16_tflops
 
 
 def test_an_unknown_gpu_lists_the_known_and_says_how_to_add_one() -> None:
     with pytest.raises(HardwareError) as caught:
         find_gpu("h1000")
     sentence = str(caught.value)
-    assert "known are a10g, l4, " in sentence and "Did you mean h100?" in sentence
+    assert "known are t4, v100-32, a10, a10g, l4, " in sentence and "Did you mean h100?" in sentence
     assert "--hardware-file" in sentence and "[gpus.NAME]" in sentence
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from inflight.counted import did_you_mean
 from inflight.models.arithmetic import Packing
+from inflight.simulate.gpu_names import find_name, nearest_name, spelled
 
 # Storage of weights, keys and values; four bits are for weights alone. Checkpoints in mxfp4, and of mixtures in nvfp4,
 # keep all but experts in bf16.
@@ -200,19 +200,16 @@ def find_gpu(name: str, others: Iterable[Gpu] = (), option: str = "") -> Gpu:
     """
     sheets = data_sheets()
     known = {**sheets.gpus, **{gpu.name: gpu for gpu in others}}
-    asked = _spelled(name)
-    if asked in known:
-        return known[asked]
-    if asked in sheets.aliases:
-        return known[sheets.aliases[asked]]
-    hint = did_you_mean(asked, [*known, *sheets.aliases])
+
+    def named(form: str) -> Gpu | None:
+        return known.get(form) or known.get(sheets.aliases.get(form, ""))
+
+    found = find_name(name, lambda form: None if (gpu := named(form)) is None else gpu.memory_gb)
+    if found is not None and (gpu := named(found)) is not None:
+        return gpu
+    hint = nearest_name(name, known)
     wrong = f"{option} is {name!r}" if option else f"The GPU {name!r} is not known"
     raise HardwareError(f"{wrong}; known are {', '.join(known)}.{hint} To add one, {_HOW}.")
-
-
-def _spelled(name: str) -> str:
-    """Return a GPU's name as data sheets spell it."""
-    return name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-").removeprefix("amd-")
 
 
 def read_hardware_file(path: Path) -> tuple[Gpu, ...]:
@@ -229,9 +226,11 @@ def read_hardware_file(path: Path) -> tuple[Gpu, ...]:
 
 def _replaced(source: str, name: str, table: Any) -> Gpu:
     """Return a file's GPU. A table of a known name may have a few keys alone, such as a price; the others stay."""
-    sheets, asked = data_sheets(), _spelled(name)
-    known = sheets.gpus.get(sheets.aliases.get(asked, asked))
-    if known is None or not isinstance(table, dict) or any(key.replace("_", "-") in table for key in _NEEDED):
+    if not isinstance(table, dict) or any(key.replace("_", "-") in table for key in _NEEDED):
+        return _gpu(source, name, table)
+    try:
+        known = find_gpu(name)
+    except HardwareError:
         return _gpu(source, name, table)
     where = f"{source}, GPU {name!r}"
     given = _values(where, table)
@@ -275,7 +274,7 @@ def _gpu(source: str, name: str, table: Any) -> Gpu:
     for key in _NEEDED:
         if key not in given:
             raise HardwareError(f"{where} lacks {key.replace('_', '-')}, without which no step time can be computed.")
-    return _with_power(where, Gpu(name=_spelled(name), **given))
+    return _with_power(where, Gpu(name=spelled(name), **given))
 
 
 def _values(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
