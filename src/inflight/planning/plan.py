@@ -19,6 +19,7 @@ from inflight.planning.engine_config import EngineConfig
 from inflight.planning.layouts import LayoutOutlook
 from inflight.planning.limits import LimitCost
 from inflight.planning.load import asks_for_sessions, balanced_load, expected_load, measured_load, too_few_gpus
+from inflight.planning.misfit import does_not_fit
 from inflight.planning.mixture import Mixed
 from inflight.planning.parallel import run_ahead
 from inflight.planning.parallelisms import vllm_options
@@ -227,8 +228,7 @@ def _expected(question: Question) -> tuple[Question, Traffic, list[Candidate]]:
     traffic = traffic_of(question.demand)
     found = sizing.candidates(question, traffic)
     if not found:
-        too_few = too_few_gpus(question)
-        raise PlanError(too_few or sentence("does_not_fit", machines=question.machines, longest=traffic.longest))
+        raise PlanError(too_few_gpus(question) or does_not_fit(question.machines, traffic.longest))
     expected = expected_load(question, found, traffic)
     if expected is question:
         return question, traffic, found

@@ -1,0 +1,40 @@
+"""Machines of which none holds a model and its longest request: the nearest ones, and what would make room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inflight.planning.machine import Machine
+from inflight.planning.rendering import sentence
+from inflight.simulate.hardware import Precision
+from inflight.simulate.roofline import Roofline
+
+NEAREST = 3  # that are named
+_BITS: dict[Precision, int] = {"bf16": 16, "fp8": 8, "int8": 8, "int4": 4, "mxfp4": 4, "nvfp4": 4}
+_ADVISED: tuple[Precision, ...] = ("fp8", "int8", "int4")  # for weights; no model lacks them
+
+
+def does_not_fit(machines: Sequence[Machine], longest: int) -> str:
+    """Return the sentence that says so. longest: tokens of the longest request."""
+    nearest = sorted(machines, key=_nearness)[:NEAREST]
+    values = {"count": len(machines), "machines": nearest, "longest": longest}
+    return sentence("does_not_fit", **values, remedies=_remedies(nearest[0]))
+
+
+def _nearness(machine: Machine) -> tuple[float, float, int]:
+    """Return a key that is small where most tokens fit, or, where none do, weights take the least of a GPU."""
+    weights = 0.0 if machine.memory is None else machine.memory.weight_bytes
+    return -machine.tokens, weights, machine.gpus
+
+
+def _remedies(machine: Machine) -> list[str]:
+    """Return what takes less memory than the present formats, or gives more."""
+    remedies = [f"{machine.unit}s with more memory"]
+    if isinstance(machine.model, Roofline):
+        present = machine.model.weights, machine.model.kv
+        fewer = [one for one in _ADVISED if _BITS[one] < _BITS[present[0]]]
+        if fewer:
+            *others, last = fewer
+            remedies.append(f"--weights {', '.join(others) + ' or ' if others else ''}{last}")
+        remedies += ["--kv fp8"] if _BITS[present[1]] > _BITS["fp8"] else []
+    return remedies
