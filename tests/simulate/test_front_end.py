@@ -32,6 +32,12 @@ def test_a_request_that_sits_out_its_latency_is_no_work_for_others() -> None:
     assert front_end.next_time() == pytest.approx(1.525), "two share the processor"
 
 
+def test_engines_share_requests_evenly_among_their_front_ends() -> None:
+    front_end = FrontEnd(0.01, 0.0)
+    front_end.take([(index, 0.0) for index in range(5)], 0.0, engines=4)
+    assert front_end.next_time() == pytest.approx(0.02), "one of the four has two"
+
+
 def test_engines_cost_what_their_file_says() -> None:
     for costs in all_engine_costs().values():
         assert costs.source and 0.5 < costs.kernels < 2
@@ -42,5 +48,5 @@ def test_engines_cost_what_their_file_says() -> None:
     sync = engine_costs("vllm-sync")
     assert sync.of_model("gpt_oss").request < sync.of_model("qwen3").request == sync.request
     assert not sync.overlapped and engine_costs("vllm").overlapped
-    with pytest.raises(EngineUnknown, match=r"'vlm'.*Did you mean vllm"):
+    with pytest.raises(EngineUnknown, match=r"--engine is 'vlm'.*Did you mean vllm"):
         engine_costs("vlm")

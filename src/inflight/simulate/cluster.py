@@ -207,7 +207,7 @@ class Cluster:
                 for index, intended in due:
                     self._send(index, intended, now)
             else:
-                self._front_end.take(due, now)
+                self._front_end.take(due, now, self._first.serving)
 
     def _send(self, index: int, intended: float, now: float) -> None:
         request, decode = self._request(index, intended), self._decode

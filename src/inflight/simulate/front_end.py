@@ -1,4 +1,4 @@
-"""The front end of a simulated engine: one process that reads requests, applies templates and tokenizes."""
+"""The front ends of simulated engines: a process of each that reads requests, applies templates and tokenizes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 
 class FrontEnd:
-    """Holds requests until the engine gets them.
+    """Holds requests until they are routed.
 
-    All that are being worked on share the processor, so that of many which come at once none is ready before nearly all
-    of their work is done: measured vLLM servers that get a thousand requests compute nothing for ten seconds, and then
-    go on as if all had come together. The latency passes after that, beside the work for others.
+    All that an engine's process works on share its processor, so that of many which come at once none is ready before
+    nearly all of their work is done: measured vLLM servers that get a thousand requests compute nothing for ten
+    seconds, and then go on as if all had come together. The latency passes after that, beside the work for others.
     """
 
     def __init__(self, request_seconds: float, latency: float):
@@ -30,11 +30,15 @@ class FrontEnd:
         """Return when the next request is ready; infinite where there is none."""
         return self._preparing[0][0] if self._preparing else math.inf
 
-    def take(self, entries: Sequence[tuple[int, float]], now: float) -> None:
-        """Take entries that are sent at this time, as (index, intended send time)."""
+    def take(self, entries: Sequence[tuple[int, float]], now: float, engines: int = 1) -> None:
+        """Take entries that are sent at this time, as (index, intended send time).
+
+        Args:
+            engines: Among whose front ends they are shared out evenly.
+        """
         while self._working and self._working[0] <= now:
             heapq.heappop(self._working)
-        done = now + self._each * (len(self._working) + len(entries))
+        done = now + self._each * math.ceil((len(self._working) + len(entries)) / engines)
         for index, intended in entries:
             heapq.heappush(self._working, done)
             heapq.heappush(self._preparing, (done + self._latency, index, intended))

@@ -170,6 +170,11 @@ class RoutedPool:
         self.replicas = list(replicas)
         self._router = router
 
+    @property
+    def serving(self) -> int:
+        """The number of replicas that get requests."""
+        return len(self.replicas)
+
     def send(self, request: Request, routed: RoutedRequest) -> Replica:
         """Let the router choose a replica and count the request there; return it, for its `add`."""
         return self.replicas[int(self._router.send(routed).name)]
@@ -271,6 +276,10 @@ class ScaledPool(RoutedPool):
         self._next_report = REPORT_SECONDS
         for _ in range(min_replicas):
             self._serve(self._want(0.0), 0.0)
+
+    @property
+    def serving(self) -> int:
+        return len(self._serving)
 
     @property
     def next_time(self) -> float:
