@@ -29,6 +29,7 @@ from inflight.core.options import OptionValues
 from inflight.counted import counted
 from inflight.planning.device import Device
 from inflight.report.run import Option, Report, Run, Setting
+from inflight.simulate.engine_costs import front_end_costs
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate
 from inflight.workload.workload import Workload
 
@@ -132,7 +133,9 @@ class Bench:
         return self.engine.pool(self.device, one.scheduling, OptionValues(), self.seed)
 
     def _simulated(self, workload: Workload, pool: Pool, load: str) -> Run:
-        run = simulate(workload, SimulationSetup(pool, seed=self.seed, content_seed=self.content_seed))
+        front_end = front_end_costs(self.device.engine)
+        setup = SimulationSetup(pool, seed=self.seed, content_seed=self.content_seed, front_end=front_end)
+        run = simulate(workload, setup)
         sent = [one for one in run.observations if one.sent is not None]
         window, _ = measured_part(sent, self.warmup)
         return Run(run.observations, summary_of(run, self.warmup)[0], window, load, notes=workload.notes)

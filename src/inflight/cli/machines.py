@@ -22,7 +22,8 @@ from inflight.planning.demand import Demand, traffic_of
 from inflight.planning.device import Device, calibrated_device, device_by_data_sheet
 from inflight.planning.machine import BLOCK_SIZE, DEFAULT_ROWS, Hardware, calibrated_machine
 from inflight.planning.parallelisms import Machines, machines_for
-from inflight.simulate.hardware import Precision, find_gpu, read_hardware_file
+from inflight.simulate.engine_costs import OWN, EngineCosts, engine_costs
+from inflight.simulate.hardware import Gpu, Precision, find_gpu, read_hardware_file
 from inflight.simulate.parallelism import ONE_GPU, Parallelism
 from inflight.simulate.sources import read_step_model
 
@@ -46,6 +47,11 @@ class MachineOptions:
     )
     step_model: Path | None = setting(
         None, "Instead of --hardware: this machine, from `inflight calibrate`.", path="present file", is_early=True
+    )
+    engine: str = setting(
+        OWN,
+        "Engine whose host costs steps have: inflight, sglang, tensorrt-llm, vllm, vllm-sync.",
+        metavar="E",
     )
     tensor_parallel: int | None = setting(None, "GPUs of one engine that share each layer's heads and matrices.")
     data_parallel: int | None = setting(
@@ -129,6 +135,11 @@ def machines_of(
             "Settings are written for inflight's own engine, which shares a model by --tensor-parallel alone, and "
             f"{one} is asked for; give that alone, or write no settings."
         )
+    if served and not hardware.engine.is_own:
+        raise SettingsError(
+            f"Settings are written for inflight's own engine, and --engine is {asked.engine}; leave it out, or write "
+            "no settings."
+        )
     traffic, rows = traffic_of(demand), max_num_seqs or DEFAULT_ROWS
     if one is None and not hardware.max_loras:
         return machines_for(hardware, traffic.mean_context, traffic.longest, rows=rows, served=served)
@@ -186,7 +197,26 @@ def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None, *, i
         raise SettingsError(
             f"--max-loras is {slots}, and {divided}: an engine with adapters runs on one GPU; leave one out."
         )
-    return Hardware(model=model, gpu=gpu, weights=weights, kv=asked.kv, max_loras=slots, max_lora_rank=rank)
+    return Hardware(
+        model=model,
+        gpu=gpu,
+        weights=weights,
+        kv=asked.kv,
+        max_loras=slots,
+        max_lora_rank=rank,
+        engine=_engine(asked.engine, gpu, model),
+    )
+
+
+def _engine(name: str, gpu: Gpu, model: ModelSpec) -> EngineCosts:
+    """Return the costs of an engine's host. Raises EngineUnknown, SettingsError."""
+    engine = engine_costs(name).of_model(model.family)
+    if gpu.device != "cuda" and not engine.is_own:
+        raise SettingsError(
+            f"--engine is {name}, whose host costs are known beside GPUs alone, and {gpu.name} is a processor; leave "
+            "--engine out."
+        )
+    return engine
 
 
 def _nearest(published: WeightFormat | None) -> Precision:
@@ -239,7 +269,7 @@ def check_machine(asked: MachineOptions) -> None:
     if asked.step_model is not None:
         divided = ("tensor_parallel", "data_parallel", "pipeline_parallel", "expert_parallel")
         refuse(asked, ("hardware_file", *divided, "max_loras", "max_lora_rank"), "--hardware", "--step-model")
-        for name, default in (("weights", "auto"), ("kv", "bf16")):
+        for name, default in (("weights", "auto"), ("kv", "bf16"), ("engine", OWN)):
             if getattr(asked, name) != default:
                 raise click.UsageError(f"--{name} has no effect with --step-model, which was measured; leave it out.")
 

@@ -321,6 +321,7 @@ def result_of(
         "notes": list(workload.notes),
         "step_model": device.model.name,
         **decode,
+        "engine": None if device.engine is None else device.engine.name,
         "calibrated": device.calibrated and (setup.decode is None or second.calibrated),
         "summary": summary.to_json(),
         "preemptions": run.preemptions,

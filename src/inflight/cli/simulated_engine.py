@@ -26,6 +26,7 @@ from inflight.planning.device import Device
 from inflight.planning.machine import BLOCK_SIZE
 from inflight.routing.registry import OPTIONS, ROUTERS
 from inflight.simulate.disagg import DisaggMode, Link
+from inflight.simulate.engine_costs import front_end_costs
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.replicas import START_SECONDS, Scaling
 from inflight.simulate.simulation import Pool, SimulationSetup
@@ -100,10 +101,12 @@ def setup_of(
     """Return the setup, without a seed of contents. pools: an engine of each of two pools. Raises click.UsageError,
     SettingsError."""
     first, second = pools
+    front_end = front_end_costs(devices[0].engine)
     prefill, decodes, split = asked.prefill_replicas, asked.decode_replicas, asked.split_replicas
     if prefill is None and decodes is None and split is None:
         _check_one_pool(asked, decode, bool(first.capacity.host_blocks or first.folder))
-        return SimulationSetup(replace(first, scaling=_scaling(asked, "max_replicas", first.replicas)), seed=seed)
+        scaled = replace(first, scaling=_scaling(asked, "max_replicas", first.replicas))
+        return SimulationSetup(scaled, seed=seed, front_end=front_end)
     for name, instead in (("max_replicas", "give --max-prefill-replicas, --max-decode-replicas"),
                           ("replicas", "leave it out")):  # fmt: skip
         if getattr(asked, name) is not None:
@@ -129,7 +132,7 @@ def setup_of(
     if asked.replica_start_seconds is not None and not (first.scaling or second.scaling):
         raise click.UsageError(_NO_SCALING.format("--max-prefill-replicas or --max-decode-replicas"))
     disagg_mode = DisaggMode(asked.decode_asks or "after", asked.first_token or "decode")
-    return SimulationSetup(first, second, link, seed, disagg_mode=disagg_mode)
+    return SimulationSetup(first, second, link, seed, disagg_mode=disagg_mode, front_end=front_end)
 
 
 def _check_one_pool(asked: PoolOptions, decode: DecodeOptions, moves: bool) -> None:

@@ -10,6 +10,7 @@ from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate
 from inflight.planning.steady import prompt_seconds, steady_state
 from inflight.planning.traffic import Traffic
+from inflight.simulate.engine_costs import front_end_costs
 from inflight.simulate.hardware import Precision
 from inflight.simulate.roofline import Roofline
 
@@ -17,12 +18,13 @@ FULL = 0.65  # of the sequences that KV memory holds, on average: peaks are half
 LARGE = 0.5  # of a GPU's memory
 GAIN = 1.1  # in requests/s that a larger batch must bring for memory to be the bottleneck
 SMALL, RARE = 0.02, 0.1  # shares of a step's time, and of a bottleneck's, below which work is not named
+BUSY = 0.9  # of the front end's processor, at the rate that missed the SLOs
 LONG = 0.25  # of an SLO on TTFT that a prompt takes on an idle engine
 
 
 class Bottleneck(Struct, frozen=True, rename={"bound": "resource", "sentences": "why"}):
-    """bound: the resource: weights, KV, compute, bandwidth, link, launch or steps. sentences: why, with the numbers.
-    relief: ways to relieve it; empty where not known."""
+    """bound: the resource: weights, KV, compute, bandwidth, link, launch, front end or steps. sentences: why, with the
+    numbers. relief: ways to relieve it; empty where not known."""
 
     bound: str
     sentences: tuple[str, ...]
@@ -48,7 +50,11 @@ def bottleneck(candidate: Candidate, trial: Trial, traffic: Traffic) -> Bottlene
         sentences.append(sentence("full_kv", holds=kv_rows, context=traffic.mean_context, rows=rows))
     if shares:
         sentences.append(_where_time_goes(limit, trial, shares, candidate.machine.is_encoder_only))
-    if full:
+    front_end = front_end_costs(candidate.machine.engine)
+    if front_end is not None and missed is not None and missed.rate * front_end.request > BUSY:
+        sentences.append(sentence("full_front_end", engine=front_end, rate=missed.rate))
+        bound = "front end"
+    elif full:
         bound = "weights" if memory is not None and memory.weight_bytes > memory.kv_bytes else "KV"
     else:
         bound = max(shares, key=shares.__getitem__) if shares else "steps"

@@ -13,6 +13,7 @@ from inflight.config.setting import SettingsError
 from inflight.models.sequence_memory import paged_kv_bytes_per_token
 from inflight.planning.machine import DEFAULT_ROWS, Hardware, Machine
 from inflight.simulate.collectives import network_gbps
+from inflight.simulate.engine_costs import EngineCosts
 from inflight.simulate.fitted import EngineSize, FittedModel, NoisyModel
 from inflight.simulate.hardware import ITEM_BYTES
 from inflight.simulate.parallelism import Parallelism
@@ -33,6 +34,7 @@ class Device:
         depth: steps in flight.
         link_gbps: Gbit/s of an engine's network cards; None: not known.
         layers: of the model, which may travel one by one; 1: not known.
+        engine: costs of its host; None: steps were measured with them.
     """
 
     model: StepModel
@@ -43,6 +45,7 @@ class Device:
     depth: int = 1
     link_gbps: float | None = None
     layers: int = 1
+    engine: EngineCosts | None = None
 
     @property
     def on_gpu(self) -> bool:
@@ -120,6 +123,7 @@ def device_by_data_sheet(
         depth=machine.depth,
         link_gbps=network_gbps(hardware.gpu, parallelism.gpus),
         layers=len(hardware.model.layers),
+        engine=machine.engine,
     )
 
 

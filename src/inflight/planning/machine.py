@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from inflight.config.engine import default_depth
 from inflight.core.types.features import Features
@@ -14,6 +14,7 @@ from inflight.models.mixers.attention import Attention
 from inflight.models.spec import ModelSpec
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
 from inflight.simulate.efficiency import Case
+from inflight.simulate.engine_costs import EngineCosts, engine_costs
 from inflight.simulate.fitted import FittedModel, StepModelError
 from inflight.simulate.hardware import Gpu, Precision
 from inflight.simulate.parallelism import ONE_GPU, Parallelism, as_parallelism
@@ -40,7 +41,8 @@ class Machine:
     swapped to, 0 where not known; block_bytes: of one over all GPUs; copy_seconds: to copy one either way. windows: of
     the KV groups; by data sheet block_bytes holds what windows save. state_snapshots: slots for copies of recurrent
     state, each as large as state_blocks blocks; 0: the model has none. state_rows: sequences whose states are reserved,
-    which bounds those that run; 0: the model has none.
+    which bounds those that run; 0: the model has none. engine: costs of its host; None: steps
+    were measured with them.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Machine:
     state_snapshots: int = 0
     state_blocks: int = 0
     state_rows: int = 0
+    engine: EngineCosts | None = None
 
     @property
     def is_pooled(self) -> bool:
@@ -117,7 +120,7 @@ class Machine:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """A GPU with a model, under any parallelism. price_per_hour: of one GPU. max_loras: slots of adapters, each
-    of max_lora_rank."""
+    of max_lora_rank. engine: costs of the host."""
 
     model: ModelSpec
     gpu: Gpu
@@ -126,6 +129,7 @@ class Hardware:
     price_per_hour: float | None = None
     max_loras: int = 0
     max_lora_rank: int = DEFAULT_RANK
+    engine: EngineCosts = field(default_factory=engine_costs)
 
     def machine(
         self,
@@ -166,17 +170,25 @@ class Hardware:
             state_blocks=memory.state_blocks,
             state_rows=rows if memory.state_bytes else 0,
             device=self.gpu.device,
-            depth=default_depth(self.gpu.device),
+            depth=default_depth(self.gpu.device) if self.engine.overlapped else 1,
             cases=(self._model(one, "low", block_size), self._model(one, "high", block_size)),
             # as much again: hosts of GPUs have more memory than the GPUs, and a processor's is its own
             host_blocks=memory.blocks if self.gpu.device == "cuda" else 0,
             block_bytes=memory.kv_bytes_per_token * block_size * one.gpus / one.data_attention,
             copy_seconds=memory.kv_bytes_per_token * block_size / (self.gpu.host_gb_per_s * 1e9),
+            engine=self.engine,
         )
 
     def _model(self, parallelism: Parallelism, case: Case, block_size: int) -> Roofline:
         return Roofline(
-            self.model, self.gpu, parallelism, weights=self.weights, kv=self.kv, case=case, block_size=block_size
+            self.model,
+            self.gpu,
+            parallelism,
+            weights=self.weights,
+            kv=self.kv,
+            case=case,
+            block_size=block_size,
+            engine=self.engine,
         )
 
 

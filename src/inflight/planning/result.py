@@ -98,7 +98,8 @@ class ParallelismResult(Struct):
 
 class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings": "mistakes"}):
     """refined: whether more than the planned load was simulated; else there is no interval, and nothing to compare.
-    values: percentiles that the SLOs bound. undecided: SLOs that are kept, by fewer requests than decide that."""
+    engine: whose host costs steps have; None: they were measured. values: percentiles that the SLOs bound. undecided:
+    SLOs that are kept, by fewer requests than decide that."""
 
     possible: bool = True
     refined: bool = True
@@ -106,6 +107,7 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     machine: str
     device: str
     steps_in_flight: int
+    engine: str | None
     replicas: int
     replicas_interval: tuple[int, int | None] | None
     rate: float
@@ -190,6 +192,7 @@ def _plan(answer: Plan) -> PlanResult:
         machine=machine.name,
         device=machine.device,
         steps_in_flight=machine.depth,
+        engine=None if machine.engine is None else machine.engine.name,
         replicas=answer.replicas,
         refined=not answer.is_first,
         replicas_interval=None if answer.is_first else (answer.replicas_low, answer.replicas_high),

@@ -26,6 +26,7 @@ from inflight.planning.rendering import milliseconds
 from inflight.planning.slos import undecided
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
+from inflight.simulate.engine_costs import front_end_costs
 from inflight.simulate.roofline import Cost
 from inflight.simulate.simulation import Pool, Simulation, SimulationSetup, simulate
 from inflight.simulate.steps import StepModel
@@ -84,7 +85,7 @@ def simulate_run(
     machine: Machine, config: EngineConfig, workload: Workload, model: StepModel, topology: Topology = ONE
 ) -> Simulation:
     """Simulate a workload. All engines share the step model, whose answers must depend on its arguments alone."""
-    pools = topology.pools
+    pools, front_end = topology.pools, front_end_costs(machine.engine)
 
     def pool(config: EngineConfig, replicas: int) -> Pool:
         made = Pool(
@@ -100,9 +101,9 @@ def simulate_run(
         return made if topology.tiers is None else _with_tiers(made, machine, topology.tiers)
 
     if pools is None:
-        return simulate(workload, SimulationSetup(pool(config, topology.replicas)))
+        return simulate(workload, SimulationSetup(pool(config, topology.replicas), front_end=front_end))
     two = pool(config, pools.prefill), pool(pools.config, pools.decode)
-    return simulate(workload, SimulationSetup(*two, pools.link, disagg_mode=pools.disagg_mode))
+    return simulate(workload, SimulationSetup(*two, pools.link, disagg_mode=pools.disagg_mode, front_end=front_end))
 
 
 def _with_tiers(pool: Pool, machine: Machine, tiers: Tiers) -> Pool:

@@ -16,7 +16,7 @@ from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, Question
 from inflight.planning.steady import prompt_seconds
 from inflight.planning.traffic import Traffic
-from inflight.simulate.engine_costs import engine_costs
+from inflight.simulate.engine_costs import engine_costs, front_end_costs
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.shards import min_kv_heads
 
@@ -35,7 +35,7 @@ def warnings(
         *_on_strategy(question, traffic, candidate),
         *_on_steps(question, traffic, candidate),
         *_on_traffic(question, traffic, candidate.machine.is_pooled),
-        *_on_front_end(question, replicas),
+        *_on_front_end(question, candidate, replicas),
         *_on_slos(question, candidate, trial, replicas),
     )
 
@@ -102,10 +102,12 @@ def _on_traffic(question: Question, traffic: Traffic, is_pooled: bool) -> Iterat
         yield sentence("short_trace", requests=traffic.requests, share=max(shares), fewest=fewest)
 
 
-def _on_front_end(question: Question, replicas: int) -> Iterator[str]:
-    seconds, each = engine_costs().request, question.demand.rate / replicas
+def _on_front_end(question: Question, candidate: Candidate, replicas: int) -> Iterator[str]:
+    engine = candidate.machine.engine
+    seconds, each = (engine or engine_costs()).request, question.demand.rate / replicas
     if each * seconds > BUSY_FRONT_END:
-        yield sentence("busy_front_end", rate=each, seconds=seconds, most=BUSY_FRONT_END / seconds)
+        most, is_simulated = BUSY_FRONT_END / seconds, front_end_costs(engine) is not None
+        yield sentence("busy_front_end", rate=each, seconds=seconds, most=most, is_simulated=is_simulated)
 
 
 def _on_slos(question: Question, candidate: Candidate, trial: Trial, replicas: int) -> Iterator[str]:

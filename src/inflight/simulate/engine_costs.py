@@ -10,6 +10,7 @@ from pathlib import Path
 
 from inflight.counted import did_you_mean
 
+OWN = "inflight"
 HARMONY = "gpt_oss"  # the family whose prompts are rendered without a template
 FILE = Path(__file__).with_name("engines.toml")
 
@@ -20,7 +21,7 @@ class EngineUnknown(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCosts:
-    """Times in seconds; engines.toml says what each is of."""
+    """Times in seconds; engines.toml says what each is of. name: of its table there."""
 
     step: float
     row: float
@@ -38,6 +39,12 @@ class EngineCosts:
     graph_step: int = 1
     graph_sizes: tuple[int, ...] = ()
     source: str = ""
+    name: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether they are this engine's."""
+        return self.name == OWN
 
     def step_seconds(self, rows: int) -> float:
         """Return the host's work for a step."""
@@ -66,7 +73,7 @@ def all_engine_costs(path: Path = FILE) -> Mapping[str, EngineCosts]:
     import tomllib  # read when asked for: most commands need no data sheets
 
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    known = {one.name.replace("_", "-") for one in fields(EngineCosts)}
+    known = {one.name.replace("_", "-") for one in fields(EngineCosts)} - {"name"}
     found = {}
     for name, table in tables.items():
         if unknown := set(table) - known:
@@ -74,15 +81,22 @@ def all_engine_costs(path: Path = FILE) -> Mapping[str, EngineCosts]:
         values = {
             key.replace("-", "_"): tuple(value) if isinstance(value, list) else value for key, value in table.items()
         }
-        found[name] = EngineCosts(**values)  # type: ignore[arg-type]
+        found[name] = EngineCosts(name=name, **values)  # type: ignore[arg-type]
     return found
 
 
-def engine_costs(engine: str = "inflight") -> EngineCosts:
+def engine_costs(engine: str = OWN) -> EngineCosts:
     """Return the costs of an engine. Raises EngineUnknown."""
     known = all_engine_costs()
     if engine in known:
         return known[engine]
     raise EngineUnknown(
-        f"Of the engine {engine!r} no costs are known; known are {', '.join(known)}.{did_you_mean(engine, known)}"
+        f"--engine is {engine!r}, of which no costs are known; known are {', '.join(known)}."
+        f"{did_you_mean(engine, known)}"
     )
+
+
+def front_end_costs(engine: EngineCosts | None) -> EngineCosts | None:
+    """Return the costs of an engine whose front end is simulated; None where it is left out: that of this engine, whose
+    requests take 3 ms there, and of calibrated ones, which have it in their steps."""
+    return None if engine is None or engine.is_own else engine

@@ -115,7 +115,8 @@ class Roofline:
         one = self.parallelism
         split = "" if one.gpus == 1 else f" × {one.gpus}" if one.is_tensor_alone else f" × {one.gpus} ({one})"
         source = "estimated" if self.is_estimated else "published"
-        return f"{self.gpu.name}{split}, data sheet and {source} efficiencies, not calibrated on your hardware"
+        engine = "" if self._engine.is_own else f"; host costs of {self._engine.name}: {self._engine.source}"
+        return f"{self.gpu.name}{split}, data sheet and {source} efficiencies, not calibrated on your hardware{engine}"
 
     @property
     def is_estimated(self) -> bool:

@@ -1,0 +1,135 @@
+"""Another engine's host costs are a part of the machine: of its step times, its steps in flight and its front end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.cli import call
+from inflight.metrics.slo import parse_slos
+from inflight.models.known import known_model
+from inflight.planning.bottleneck import bottleneck
+from inflight.planning.demand import traffic_of
+from inflight.planning.machine import Hardware, Machine
+from inflight.planning.proposal import Overrides
+from inflight.planning.search import Capacity
+from inflight.planning.simulation import Topology, Trial, try_out
+from inflight.planning.sizing import Question, candidate_for
+from inflight.planning.trial_cache import TrialCache
+from inflight.planning.warnings import warnings
+from inflight.simulate.engine_costs import all_engine_costs, engine_costs, front_end_costs
+from inflight.simulate.hardware import find_gpu
+from inflight.simulate.roofline import Roofline
+
+from .builders import drawn
+
+
+def on(engine: str | None = None, model: str = "qwen2.5-0.5b") -> Machine:
+    more: dict[str, Any] = {} if engine is None else {"engine": engine_costs(engine)}
+    return Hardware(model=known_model(model), gpu=find_gpu("h100"), **more).machine(1, 200)
+
+
+def tried(machine: Machine, rate: float = 20.0, replicas: int = 1) -> Trial:
+    """Short answers of a small model: many short steps."""
+    demand = drawn(rate)
+    question = Question(machines=(machine,), demand=demand)
+    config = candidate_for(question, traffic_of(demand), machine, Overrides()).config
+    slos = parse_slos(["ttft=500(p95)"])
+    return try_out(machine, config, demand.workload(rate, 80, 0), slos, topology=Topology(replicas))
+
+
+def test_this_engine_is_the_default_to_the_bit() -> None:
+    own, unnamed = on("inflight"), on()
+    assert isinstance(own.model, Roofline) and isinstance(unnamed.model, Roofline)
+    plain = Roofline(known_model("qwen2.5-0.5b"), find_gpu("h100"))
+    assert own.model.name == unnamed.model.name == plain.name and "host costs" not in plain.name
+    assert (own.depth, own.engine) == (unnamed.depth, unnamed.engine) == (2, engine_costs())
+    assert front_end_costs(own.engine) is front_end_costs(None) is None
+    assert tried(own) == tried(unnamed)
+
+
+def test_short_steps_take_longer_where_the_gpu_waits_for_the_host() -> None:
+    own, sync, overlapped = (tried(on(name)) for name in ("inflight", "vllm-sync", "vllm"))
+    tpot, ttft = ([one.percentiles[name][0] for one in (own, overlapped, sync)] for name in ("tpot", "ttft"))
+    assert tpot[0] < tpot[1] < tpot[2] and tpot[2] > 1.5 * tpot[0]
+    for name, trial in (("vllm", overlapped), ("vllm-sync", sync)):
+        front_end = engine_costs(name)
+        assert trial.percentiles["ttft"][0] > ttft[0] + front_end.request + front_end.request_latency
+    assert (on("vllm-sync").depth, on("vllm").depth) == (1, 2)
+
+
+def test_each_replica_has_a_front_end_of_its_own() -> None:
+    rate = 1.5 / engine_costs("vllm-sync").request
+    one, four = (tried(on("vllm-sync"), rate, replicas).percentiles["ttft"][1] for replicas in (1, 4))
+    assert four < 0.5 * one
+
+
+def test_trials_of_other_engines_are_other_trials(tmp_path: Path) -> None:
+    keys = []
+    for name in all_engine_costs():
+        cache = TrialCache(tmp_path / name)
+        trial = tried(on("inflight"))
+        cache.get_or_run((on(name),), (), lambda trial=trial: trial)  # type: ignore[misc]
+        keys += [one.name for one in (tmp_path / name).iterdir()]
+    assert len(set(keys)) == len(keys) == len(all_engine_costs())
+
+
+def test_a_front_end_that_is_full_is_the_bottleneck() -> None:
+    rate = 0.95 / engine_costs("vllm-sync").request
+    demand = drawn(rate)
+    for name, bound in (("vllm-sync", True), ("inflight", False)):
+        machine = on(name)
+        question = Question(machines=(machine,), demand=demand)
+        candidate = candidate_for(question, traffic_of(demand), machine, Overrides())
+        trial = tried(machine, rate)
+        candidate = replace(candidate, capacity=Capacity(None, trial, 1), rate=rate)
+        found = bottleneck(candidate, trial, traffic_of(demand))
+        assert (found.bound == "front end") == bound
+        said = "\n".join(warnings(question, traffic_of(demand), candidate, trial, 1))
+        assert ("10 ms of one processor" in said) == bound and "not simulated" not in said
+
+
+BASE = ("--hardware", "h100", "--model", "qwen2.5-0.5b", "--rate", "20")
+DRAWN = ("--input-tokens", "100", "--output-tokens", "20")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("plan", *BASE, *DRAWN, "--engine", "vlm"), "known are inflight, vllm-sync, vllm, sglang, tensorrt-llm. Did"),
+        (("simulate", *BASE, "--engine", "vlm"), "--engine is 'vlm', of which no costs are known; known are inflight"),
+        (("simulate", "--step-model", __file__, "--rate", "2", "--engine", "vllm"), "--engine has no effect with"),
+        (
+            ("simulate", *BASE, "--hardware", "epyc-9654", "--engine", "vllm"),
+            "epyc-9654 is a processor; leave --engine",
+        ),
+        (
+            ("plan", *BASE, *DRAWN, "--engine", "vllm", "--write-config", "x.toml"),
+            "inflight's own engine, and --engine",
+        ),
+        (("tune", *BASE, *DRAWN, "--slo", "ttft=500", "--engine", "sglang"), "inflight's own engine, and --engine is"),
+    ],
+)
+def test_engines_without_effect_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str
+) -> None:
+    assert call(list(arguments)) != 0
+    assert sentence in capsys.readouterr().err
+
+
+def test_an_answer_names_the_engine_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["simulate", *BASE, *DRAWN, "--requests", "40", "--json"]
+    for name in all_engine_costs():
+        assert call([*asked, "--engine", name]) == 0
+        out, err = capsys.readouterr()
+        assert f'"engine": "{name}"' in out
+        assert (f"host costs of {name}: {engine_costs(name).source}" in err) == (name != "inflight")
+
+
+def test_help_names_every_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["plan", "--help", "all"]) == 0
+    said = "".join(capsys.readouterr().out.split())  # lines end at hyphens, too
+    assert f"Enginewhosehostcostsstepshave:{','.join(sorted(all_engine_costs()))}." in said
