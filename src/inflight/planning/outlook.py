@@ -17,6 +17,7 @@ from inflight.planning.sizing import (
     AFFINE,
     ROUGH,
     ROUGHLY,
+    THOROUGHLY,
     Candidate,
     TrialRunner,
     candidate_for,
@@ -59,9 +60,12 @@ def find_change(runner: TrialRunner, best: Candidate, replicas: int, name: str) 
     """Find what one of CHANGES would take."""
     changed = CHANGES[name](runner.question.demand)
     trial = runner.run(best, changed.rate / replicas, seed=2, demand=changed, reads=ROUGHLY)
+    more = changed.rate > runner.question.demand.rate  # alike, only more
+    if trial.met and more:  # in a shorter run than that of the planned load, a queue would not grow
+        trial = runner.run(best, changed.rate / replicas, seed=2, demand=changed, reads=THOROUGHLY)
     if trial.met:
         return Change(name, trial, replicas)
-    if changed.rate > runner.question.demand.rate:  # alike, only more
+    if more:
         return Change(name, trial, _more_than(replicas, changed.rate / best.rate))
     return _search(runner, best, changed, replicas, Change(name, trial, None))
 

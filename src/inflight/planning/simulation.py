@@ -4,7 +4,6 @@ engine."""
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from inflight.metrics.summary import Summary, Window, summarize, ttft_trend
 from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
+from inflight.planning.queues import class_behind, grows
 from inflight.planning.rendering import milliseconds
 from inflight.planning.slos import undecided
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
@@ -37,9 +37,6 @@ from inflight.workload.workload import Workload
 
 ROUTER = "least-loaded"
 SHARES = (0.5, 0.95, 0.99)
-MAX_WAIT = 0.3  # of the run, in the median of a class: beyond, its queue grows without end
-RISE = 0.03  # of the run, that a class's waiting must grow by: a low lane's varies much near capacity
-JUDGED = 0.6  # of the run, in which a class's queue must not grow: what comes later is served when arrivals end
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +193,8 @@ class Trial:
     engines together: preemptions; busy_tokens_per_s: output tokens per second of step time; drafted: None without
     speculation; busy: of each pool, the share of the time to the last arrival that steps took. offered_by: measured
     requests of each class, where there are several; behind: a class whose queue grows without end; "": none.
-    by_class: as percentiles, of each class. peak_rows: most sequences of a step.
+    by_class: as percentiles, of each class. peak_rows: most sequences of a step. queue_grows: without end, where
+    requests are of one class.
     """
 
     rate: float
@@ -214,6 +212,7 @@ class Trial:
     behind: str = ""
     by_class: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     peak_rows: int = 0
+    queue_grows: bool = False
 
     @property
     def cached(self) -> float:
@@ -222,8 +221,9 @@ class Trial:
 
     @property
     def saturated(self) -> bool:
-        """Whether waiting still grew when arrivals ended: percentiles would measure the length of the run."""
-        return self.summary.saturated or bool(self.behind)
+        """Whether waiting grew with the run (see `queues`): percentiles would measure the length of the run. The
+        summary's own property, whether latency rose by more than is typical, also holds where an empty engine fills."""
+        return self.queue_grows or bool(self.behind)
 
     @property
     def unserved(self) -> int:
@@ -304,6 +304,7 @@ def trial_of(
     span = until or max(max(times) - min(times), 1e-9)
     settles = any(entry.after is not None for entry in entries)
     summary, read = read_off(observations, measured, span, settles)
+    judged = span * (1 - measured[0] if settles else 1.0)
     rate, steps_from = (len(times) - 1) / span, measured[0]
     if (
         workload is not None and until is not None
@@ -329,8 +330,9 @@ def trial_of(
         busy=tuple(min(1.0, math.fsum(one.busy for one in part) / span / len(part)) for part in pools),
         offered_by=Counter(one.traffic for one in read if one.traffic),
         by_class=_by_class(read),
-        behind=_behind(observations, span),
+        behind=class_behind(observations, span),
         peak_rows=meter.peak_rows,
+        queue_grows=len({one.traffic for one in observations}) == 1 and grows(summary.ttft_trend, judged),
     )
 
 
@@ -372,22 +374,6 @@ def _by_class(read: Sequence[Observation]) -> dict[str, dict[str, tuple[float, .
         return {}
     parts = {name: [one for one in read if one.traffic == name] for name in classes}
     return {name: {metric: percentiles(part, metric, SHARES) for metric in METRICS} for name, part in parts.items()}
-
-
-def _behind(observations: Sequence[Observation], span: float) -> str:
-    """Return the class whose queue grows, as a low lane's does where others take all; empty where there is none. It is
-    judged before arrivals end, since its later requests wait less."""
-    by_class: dict[str, list[Observation]] = defaultdict(list)
-    for one in observations:
-        by_class[one.traffic].append(one)
-    first = min(one.intended for one in observations)
-    for name, ones in by_class.items() if len(by_class) > 1 else ():
-        waits = [math.inf if one.response is None else one.response for one in ones]
-        trend = ttft_trend(ones, Window(first, first + JUDGED * span))
-        grows = trend is not None and trend.growing and trend.rise > RISE * span
-        if grows or statistics.median(waits) > MAX_WAIT * span:
-            return name
-    return ""
 
 
 def measure_on(

@@ -43,6 +43,7 @@ class _Stored(Struct, array_like=True):
     behind: str
     by_class: dict[str, dict[str, tuple[float, ...]]]
     peak_rows: int
+    queue_grows: bool
 
 
 class TrialCache:
@@ -126,6 +127,7 @@ def _stored(trial: Trial) -> _Stored:
         trial.behind,
         {name: dict(found) for name, found in trial.by_class.items()},
         trial.peak_rows,
+        trial.queue_grows,
     )
 
 
@@ -146,4 +148,5 @@ def _trial(stored: _Stored, slos: tuple[Slo, ...]) -> Trial:
         behind=stored.behind,
         by_class=stored.by_class,
         peak_rows=stored.peak_rows,
+        queue_grows=stored.queue_grows,
     )
