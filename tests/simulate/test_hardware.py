@@ -179,6 +179,11 @@ def test_todays_hardware_is_known_with_its_power_and_its_domain() -> None:
     assert find_gpu("NVIDIA GeForce RTX 4090") == gpus["rtx-4090"] and find_gpu("DGX Spark") == gpus["gb10"]
 
 
+def test_what_clouds_rent_out_has_a_price() -> None:
+    for name in ("b300", "gb300", "mi355x", "mi325x", "h100-pcie", "a100-40", "gb10", "epyc-9654", "t4", "l40"):
+        assert find_gpu(name).price_per_hour
+
+
 def test_four_bits_are_computed_where_there_are_units() -> None:
     b200, h200, epyc = find_gpu("b200"), find_gpu("h200"), find_gpu("epyc-9654")
     assert b200.flops_per_s("nvfp4") == 2 * b200.flops_per_s("fp8") == 2 * b200.flops_per_s("mxfp4")

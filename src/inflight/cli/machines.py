@@ -34,7 +34,7 @@ class MachineOptions:
 
     model: str | None = setting(
         None,
-        "With --hardware: a well-known name (llama-3-70b), a folder, a config.json or a .gguf file.",
+        "With --hardware: a name or hub id (llama-3-70b), a folder, a config.json or a .gguf file.",
         "Machine",
         metavar="M",
     )
