@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from inflight.simulate.disagg import DisaggMode, Link
 from inflight.simulate.engine_costs import EngineUnknown, all_engine_costs, engine_costs
 from inflight.simulate.front_end import FrontEnd
+from inflight.simulate.simulation import SimulationSetup, simulate
+from inflight.workload.workload import Entry, Workload
+
+from .setups import pool
 
 
 def test_requests_that_come_together_are_ready_when_all_are_done() -> None:
@@ -36,6 +42,18 @@ def test_engines_share_requests_evenly_among_their_front_ends() -> None:
     front_end = FrontEnd(0.01, 0.0)
     front_end.take([(index, 0.0) for index in range(5)], 0.0, engines=4)
     assert front_end.next_time() == pytest.approx(0.02), "one of the four has two"
+
+
+@pytest.mark.parametrize(("max_local_tokens", "front_ends"), [(0, 1), (10_000, 4)])
+def test_decode_engines_with_prompts_of_their_own_have_front_ends(max_local_tokens: int, front_ends: int) -> None:
+    at_once = Workload((Entry(0.0, 40, 2),) * 40, "at once")
+    costs = replace(engine_costs("vllm-sync"), request=10.0, request_latency=0.0)
+    mode = DisaggMode(max_local_tokens=max_local_tokens)
+    setup = SimulationSetup(
+        pool(max_rows=40), pool(max_rows=40, replicas=3), Link(1.0, 1000.0, 0.0), disagg_mode=mode, front_end=costs
+    )
+    run = simulate(at_once, setup)
+    assert min(one.ttft or 0.0 for one in run.observations) == pytest.approx(40 / front_ends * 10.0, rel=0.05)
 
 
 def test_engines_cost_what_their_file_says() -> None:

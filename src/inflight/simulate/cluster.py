@@ -207,7 +207,14 @@ class Cluster:
                 for index, intended in due:
                     self._send(index, intended, now)
             else:
-                self._front_end.take(due, now, self._first.serving)
+                self._front_end.take(due, now, self._front_ends)
+
+    @property
+    def _front_ends(self) -> int:
+        """The number of engines that get requests first."""
+        decode = self._decode
+        with_prompts = 0 if decode is None or not decode.disagg_mode.max_local_tokens else decode.pool.serving
+        return self._first.serving + with_prompts
 
     def _send(self, index: int, intended: float, now: float) -> None:
         request, decode = self._request(index, intended), self._decode
