@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from inflight.metrics.slo import parse_slos
 from inflight.planning.autoscaling import (
@@ -109,7 +110,11 @@ def test_a_plan_has_both_where_they_are_asked_for() -> None:
     assert isinstance(found, Plan) and found.autoscaling is not None and found.spot is not None
     assert found.autoscaling.replicas_mean < found.replicas
     text = as_text(found)
-    assert "Autoscaled over the 24 h" in text and "On spot machines" in text
+    assert "Autoscaled over the 24 h" in text and "On spot machines" in text and "a fixed number" not in text
+    dearer = structs.replace(found.autoscaling, saved_per_hour=-1.0)
+    assert "of the peak all the time, so that a fixed number is better" in " ".join(
+        as_text(replace(found, autoscaling=dearer)).split()
+    )
     assert found.cost is not None and found.cost.mean_rate == pytest.approx(11.0)
     assert found.cost.mean_per_million_output == pytest.approx(20 / 11 * found.cost.per_million_output)
     assert "at the load's mean of 11 requests/s" in text

@@ -42,6 +42,15 @@ def test_a_tight_limit_costs_replicas_and_a_lax_one_none() -> None:
     assert lax.saved == 0 and lax.replicas == replicas
 
 
+def test_a_limit_that_is_kept_where_more_is_served_costs_nothing() -> None:
+    """With another seed the planned rate is lower than the highest of the search, of which no limit is the cause."""
+    runner, best = measured("ttft=900(p99),e2e=600000(p99)")
+    lower = replace(best, capacity=replace(best.capacity, missed=None), rate=0.6 * best.rate)
+    replicas = lower.replicas(runner.question.demand)
+    lax = limit_cost(runner, lower, replicas, runner.question.slos[1])
+    assert (lax.saved, lax.replicas, lax.rate) == (0, replicas, lower.rate)
+
+
 @cache
 def on_gpus() -> tuple[TrialRunner, Candidate]:
     hardware = Hardware(model=read_model("llama-3-8b"), gpu=find_gpu("a100-80"), price_per_hour=2.0)

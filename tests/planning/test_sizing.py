@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from inflight.metrics.slo import parse_slos
 from inflight.planning.demand import Traced, traffic_of
 from inflight.planning.plan import Plan, plan
 from inflight.planning.proposal import Overrides
+from inflight.planning.search import Capacity
 from inflight.planning.sizing import (
     MAX_DECODE_STEPS,
     MIN_READ,
@@ -15,6 +18,7 @@ from inflight.planning.sizing import (
     TrialRunner,
     candidate_for,
     candidates,
+    widen,
 )
 from inflight.workload.workload import Entry, Workload
 
@@ -49,6 +53,21 @@ def test_recorded_prompts_that_begin_alike_are_found_in_the_cache() -> None:
     runner = TrialRunner(question, traffic_of(demand))
     candidate = candidate_for(question, runner.traffic, question.machines[0], Overrides())
     assert runner.run(candidate, demand.rate).cached > 0.8
+
+
+def test_another_step_is_said_to_serve_more_and_names_no_rate_that_the_plan_may_not_have() -> None:
+    demand = drawn(20.0)
+    question = Question(machines=[machine()], demand=demand, slos=parse_slos(["ttft=900(p90)"]), requests=(60, 80, 160))
+    runner = TrialRunner(question, traffic_of(demand))
+    one = candidate_for(question, runner.traffic, question.machines[0], Overrides())
+    one = replace(one, config=replace(one.config, max_num_seqs=32, max_num_batched_tokens=256))
+    met = runner.run(one, 1.0)
+    assert met.met
+    missed = replace(met, rate=1.2, values=dict.fromkeys(question.slos, 2.0))
+    wider = widen(runner, replace(one, capacity=Capacity(met, missed, 2), rate=1.0))
+    assert wider.config.max_num_batched_tokens == 512
+    reason = wider.config.reasons["max-num-batched-tokens"]
+    assert reason == "serves 20% more within the SLOs than steps of 256 tokens, the first guess"
 
 
 MACHINES = (machine("four", gpus=4, speed=8.0), machine("two", gpus=2, speed=3.0), machine("one"))

@@ -22,7 +22,7 @@ def test_the_time_left_follows_from_the_work_that_is_done() -> None:
     assert stages.seconds_per_trial == 2.0
 
 
-def test_what_is_skipped_does_not_count_and_what_comes_besides_does() -> None:
+def test_what_is_skipped_and_what_comes_besides_leave_the_number_of_all() -> None:
     said: list[str] = []
     stages = Stages({"a": 1.0, "b": 1.0}, said.append, now=lambda: 0.0)
     stages.begin("a")
@@ -31,6 +31,17 @@ def test_what_is_skipped_does_not_count_and_what_comes_besides_does() -> None:
     stages.skip("another")
     stages.begin("c", 1.0)
     assert said == ["1 of 2: a", "2 of 2: c"]
+    said.clear()
+    stages = Stages(dict.fromkeys("abcd", 1.0), said.append, now=lambda: 0.0)
+    stages.begin("a")
+    stages.end("a")
+    stages.skip("b")
+    stages.begin("c")
+    stages.end("c")
+    stages.begin("another")
+    stages.end("another")
+    stages.begin("d")
+    assert said == ["1 of 4: a", "3 of 4: c", "3 of 4: another", "4 of 4: d"]
 
 
 def test_stages_at_once_share_the_time() -> None:

@@ -16,6 +16,7 @@ from inflight.planning.simulation import try_out
 from inflight.planning.sizing import Question, candidate_for
 from inflight.planning.warnings import warnings
 from inflight.simulate.hardware import find_gpu
+from inflight.simulate.parallelism import Parallelism
 
 from .builders import drawn, machine, workload
 
@@ -72,6 +73,20 @@ def test_small_steps_and_copied_heads_on_a_gpu() -> None:
     assert "below the 295 tokens" in warned(on=qwen.machine(1, 100), max_num_batched_tokens=128)
     few_heads = Hardware(model=known_model("qwen3-8b"), gpu=find_gpu("h100"))
     assert "KV heads" not in warned(on=few_heads.machine(8, 100))
+
+
+def test_one_replica_that_misses_its_slos_is_said_to() -> None:
+    sentence = warned("ttft=1(p99)", replicas=1)
+    assert "With another seed TTFT p99 is" in sentence and "One replica has no spare" in sentence
+    assert "With another seed" not in warned(replicas=1)
+
+
+def test_fewer_bits_that_would_halve_the_gpus_are_named() -> None:
+    large = Hardware(model=known_model("llama-3.1-405b"), gpu=find_gpu("h100"))
+    sentence = warned(on=large.machine(Parallelism(tensor=8, pipeline=2), 100))
+    assert "In bf16 a replica takes 16 GPUs; --weights fp8 fits into 8 GPUs." in sentence
+    small = Hardware(model=known_model("llama-3-8b"), gpu=find_gpu("h100"))
+    assert "In bf16" not in warned(on=small.machine(2, 100))
 
 
 def test_a_small_trace_is_a_warning() -> None:

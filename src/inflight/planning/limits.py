@@ -52,6 +52,8 @@ def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) ->
     most = ceiling(candidate)
     guess = max(NEXT * best.rate, min(candidate.guess, most))
     met = find_capacity(trial, guess, ROUGH, _TRIALS, trickle=False, worth=best.rate, ceiling=most).met
+    if met is not None and met.values[relaxed] <= slo.limit:
+        return LimitCost(slo, relaxed, replicas, 0, best.rate)  # as much is served within the limit itself
     rate = best.rate if met is None else max(best.rate, met.rate)
     needed = min(replicas, whole_engines(runner.question.demand.rate / rate))
     return LimitCost(slo, relaxed, needed, replicas - needed, rate)

@@ -373,7 +373,8 @@ def widen(runner: TrialRunner, candidate: Candidate) -> Candidate:
     other = budget // 2 if missed.missed and missed.missed[0][0].paces else budget * 2
     budgets = budgets_of(candidate.machine)
     if candidate.config.max_num_seqs <= other and budgets[0] <= other <= budgets[-1]:
-        reason = f"steps of {budget:,} tokens, the first guess, met the SLOs up to {met.rate:.3g} requests/s only"
+        more = missed.rate / met.rate - 1
+        reason = f"serves {more:.0%} more within the SLOs than steps of {budget:,} tokens, the first guess"
         config = replace(candidate.config, max_num_batched_tokens=other).because("max-num-batched-tokens", reason)
         trial = runner.run(candidate, missed.rate, config=config)
         if trial.met:

@@ -34,6 +34,7 @@ class Stages:
             now: The clock.
         """
         self._left, self._progress = dict(work), progress
+        self._extra: set[str] = set()  # that were not known: they count as the one before
         self._number, self._done, self._at_once = len(work), 0.0, at_once
         self._known, self._now, self._first = seconds_per_trial, now, now()
 
@@ -46,13 +47,13 @@ class Stages:
         """Report that a stage begins. work: of one that was not known."""
         if name not in self._left:
             self._left[name] = work
-            self._number += 1
-        self._report(name, self._number - len(self._left) + 1)
+            self._extra.add(name)
+        known = len(self._left.keys() - self._extra)
+        self._report(name, max(1, self._number - known + (name not in self._extra)))
 
     def skip(self, name: str) -> None:
-        """Leave a stage out, if it was to come."""
-        if self._left.pop(name, None) is not None:
-            self._number -= 1
+        """Leave a stage out, if it was to come; it counts as done, so that the number of all stays."""
+        self._left.pop(name, None)
 
     def end(self, name: str, *, reports: bool = False) -> None:
         """Note that a stage ended. reports: whether to say so, where stages do not begin one by one."""

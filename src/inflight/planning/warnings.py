@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from inflight.metrics.confidence import min_samples
 from inflight.planning.demand import Drawn, Traced
 from inflight.planning.engine_config import TOGETHER
-from inflight.planning.machine import DEFAULT_ROWS, WIDEST_STEP
+from inflight.planning.machine import DEFAULT_ROWS, WIDEST_STEP, Machine
 from inflight.planning.memory import max_concurrent_sequences
 from inflight.planning.proposal import rows_in_memory
 from inflight.planning.rendering import sentence
@@ -17,6 +18,7 @@ from inflight.planning.sizing import Candidate, Question
 from inflight.planning.steady import prompt_seconds
 from inflight.planning.traffic import Traffic
 from inflight.simulate.engine_costs import engine_costs, front_end_costs
+from inflight.simulate.hardware import Precision
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.shards import min_kv_heads
 
@@ -61,8 +63,39 @@ def _on_memory(question: Question, traffic: Traffic, candidate: Candidate) -> It
             block_size=machine.block_size,
         )
         yield sentence("wide_steps", budget=budget, usual=widest, wider=wider, memory=memory, unit=machine.unit)
+    if (fewer := _with_fewer_bits(machine, traffic)) is not None:
+        yield fewer
     if machine.tokens < machine.max_model_len:
         yield sentence("short_memory", machine=machine, longest=traffic.longest)
+
+
+def _with_fewer_bits(machine: Machine, traffic: Traffic) -> str | None:
+    """Return a sentence where half of the GPUs would hold the model in eight bits, and in bf16 they do not."""
+    model, whole = machine.model, machine.parallelism
+    if not isinstance(model, Roofline) or model.weights != "bf16" or max(whole.pipeline, whole.tensor) == 1:
+        return None
+    halved = {"pipeline": whole.pipeline // 2} if whole.pipeline > 1 else {"tensor": whole.tensor // 2}
+    half = replace(whole, **halved)
+    lower: Precision = "fp8" if model.gpu.computes("fp8") else "int8"
+
+    def holds(weights: Precision) -> bool:
+        return bool(
+            max_concurrent_sequences(
+                model.spec,
+                model.gpu,
+                traffic.longest,
+                tensor_parallel=half,
+                weights=weights,
+                kv=model.kv,
+                max_num_batched_tokens=WIDEST_STEP * half.batches,
+                max_num_seqs=DEFAULT_ROWS,
+                block_size=machine.block_size,
+            ).sequences
+        )
+
+    if half.expert > 1 or holds("bf16") or not holds(lower):
+        return None
+    return sentence("fewer_bits", gpus=machine.gpus, half=half.gpus, lower=lower, unit=machine.unit)
 
 
 def _on_strategy(question: Question, traffic: Traffic, candidate: Candidate) -> Iterator[str]:
@@ -120,11 +153,11 @@ def _on_slos(question: Question, candidate: Candidate, trial: Trial, replicas: i
     if slos and not any(slo.paces for slo in slos) and math.isfinite(gap) and gap > STALL:
         yield sentence("no_slo_between_tokens", gap=gap)
     left = question.demand.rate / max(1, replicas - 1)
+    if slos and not trial.met:
+        yield sentence("close_slo", shortfall=trial.shortfall, is_fixed=question.gpus is not None)
     if replicas == 1:
         yield sentence("one_replica")
-    elif slos and not trial.met:
-        yield sentence("close_slo", shortfall=trial.shortfall)
-    elif slos and left > rate:  # throughput alone is sized with headroom
+    elif slos and trial.met and left > rate:  # throughput alone is sized with headroom
         needed = math.ceil(question.demand.rate / rate * 0.999) + 1
         yield sentence("no_headroom", replicas=replicas, left=left, rate=rate, needed=needed)
     degree, model = candidate.machine.parallelism.tensor, candidate.machine.model
