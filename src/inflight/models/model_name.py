@@ -11,7 +11,7 @@ from msgspec import Struct
 # What publishers add to a name without another shape; `latest` of ollama, the rest of hubs.
 _ADDED = re.compile(
     r"(-(instruct|chat|hf|it|base|thinking|reasoning|preview|pt|qat|text|latest|en|zh|unsloth|gguf|b?f16|fp16|f32"
-    r"|v\d(\.\d)?|\d{4}))+$"
+    r"|v\d(\.\d)?|\d{4}))$"
 )
 _GGUF = re.compile(r"(?P<plain>.+?)(-gguf)?([-.](ud-)?(?P<type>i?q(?P<bits>[1-8])(_\w+|$)))?(?P<end>-gguf)?")
 _USUAL = ("q4_k_m", 4)  # of a GGUF repository whose name has no type: llama.cpp and ollama take this one
@@ -31,7 +31,9 @@ class ModelName(Struct, frozen=True):
         _, _, behind_owner = self.plain.partition("_")  # owner_model, as repositories of GGUF files have it
         for whole in filter(None, (self.plain, behind_owner)):
             dated = re.sub(r"-(instruct|thinking)(?=-\d{4}$)", "", whole)  # a release of its own, of another context
-            yield from (whole, dated, re.sub(r"-instruct$", "", whole), _ADDED.sub("", whole))
+            yield from (whole, dated)
+            while whole != (whole := _ADDED.sub("", whole)):
+                yield whole
 
 
 def compact(name: str) -> str:
@@ -41,7 +43,8 @@ def compact(name: str) -> str:
 
 def model_name(given: str, formats: Mapping[str, Mapping[str, Any]]) -> ModelName:
     """Divide a name into a model's and a format's. formats: of `names.toml`."""
-    name = given.strip().lower().rpartition("/")[2].removeprefix("meta-").replace(":", "-").removesuffix("-latest")
+    name = given.strip().lower().rpartition("/")[2].removeprefix("meta-").replace(":", "-")
+    name = re.sub("-(latest|preview)$", "", name)
     ends = {end: one for one, config in formats.items() for end in (one, *config.get("spelled", ()))}
     end = max((end for end in ends if name.endswith(f"-{end}")), key=len, default="")
     if end:
