@@ -11,6 +11,7 @@ from inflight.metrics.slo import SloError, parse_slos
 from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.mixture import Mixed, steady_rate
+from inflight.planning.outlook import changes_of
 from inflight.planning.plan import Infeasible, Plan, PlanError, as_text, plan
 from inflight.planning.result import PlanResult, plan_result
 from inflight.planning.separation import class_names
@@ -197,6 +198,13 @@ def test_as_many_conversations_are_open_in_a_run_as_are_asked_for() -> None:
         e2e = sum(one.ended - one.intended for one in settled) / len(settled)
         rate = len(settled) / (offered.until - times[0])
         assert demand.reached(2.0, e2e) == pytest.approx(rate, rel=0.1)
+
+
+def test_no_arrivals_are_clumped_where_so_many_conversations_are_open() -> None:
+    found = agents()
+    names = changes_of(found.chosen.machine, found.question)
+    assert names == ["20 % more requests", "answers half as long again", "prompts half as long again"]
+    assert len(changes_of(found.chosen.machine, replace(found.question, demand=drawn(1.0)))) == 4
 
 
 def _last_turns(offered: Workload) -> dict[int, int]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from inflight.config.speculation import DraftSource
 from inflight.planning.demand import Demand, Traced
 from inflight.planning.engine_config import TOGETHER
+from inflight.planning.load import asks_for_sessions
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import step_limit
 from inflight.planning.search import TRICKLE, Capacity, find_capacity
@@ -19,6 +20,7 @@ from inflight.planning.sizing import (
     ROUGHLY,
     THOROUGHLY,
     Candidate,
+    Question,
     TrialRunner,
     candidate_for,
     measure,
@@ -27,11 +29,12 @@ from inflight.planning.sizing import (
 from inflight.simulate.drafting import SimulatedDrafts
 
 OF_ANSWERS = "answers half as long again"  # which vectors are not
+OF_ARRIVALS = "arrivals clumped twice as much (CV doubled)"  # which conversations that are open all the time have none
 CHANGES: Mapping[str, Callable[[Demand], Demand]] = {
     "20 % more requests": lambda one: replace(one, rate=one.rate * 1.2),
     OF_ANSWERS: lambda one: replace(one, stretch=one.stretch * 1.5),
     "prompts half as long again": lambda one: replace(one, prompt_stretch=one.prompt_stretch * 1.5),
-    "arrivals clumped twice as much (CV doubled)": lambda one: one.burstier(4.0),
+    OF_ARRIVALS: lambda one: one.burstier(4.0),
 }
 ROUTERS = ("round-robin", ROUTER, "prefix-aware")
 MIN_SHARED = 0.01  # of the prompts' tokens that earlier ones had: below, neither routers nor tiers are compared
@@ -40,9 +43,10 @@ WORTH = 0.99  # of the time per output token: with drafts it must be below
 _ROUTER_TRIALS = 5
 
 
-def changes_of(machine: Machine) -> list[str]:
-    """Return the names of the changes that its traffic may undergo."""
-    return [name for name in CHANGES if not (machine.is_pooled and name == OF_ANSWERS)]
+def changes_of(machine: Machine, question: Question) -> list[str]:
+    """Return the names of the changes that the traffic of a question may undergo on a machine."""
+    left_out = {OF_ANSWERS: machine.is_pooled, OF_ARRIVALS: asks_for_sessions(question)}
+    return [name for name in CHANGES if not left_out.get(name)]
 
 
 @dataclass(frozen=True, slots=True)

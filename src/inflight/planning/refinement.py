@@ -103,7 +103,7 @@ def refine(
         high,
         rates,
         (found[_OTHER_SEED], *at_ends),
-        [found[_change(name)] for name in outlook.changes_of(best.machine)],
+        [found[_change(name)] for name in outlook.changes_of(best.machine, runner.question)],
         [found[_limit(slo)] for slo in runner.question.slos],
         measurements(runner, best, replicas, low, high, rates),
         [_strategy(runner, best, name, found) for name in STRATEGIES] if strategies else (),
@@ -152,7 +152,7 @@ def _jobs(
     for end, model in zip(ENDS, best.machine.cases, strict=False):
         jobs.add(_at_end(end), LOAD, runner.run, best, share, seed=2, model=model)
         jobs.add(_rate_at(end), END, sizing.rate_under, runner, best, model)
-    for name in outlook.changes_of(best.machine):
+    for name in outlook.changes_of(best.machine, question):
         jobs.add(_change(name), CHANGE, outlook.find_change, runner, best, replicas, name)
     for slo in question.slos:
         jobs.add(_limit(slo), LIMIT, limit_cost, runner, best, replicas, slo)
