@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from inflight.cli import call
+from inflight.planning.parallel import WorkerKilled
 from inflight.planning.sizing import Question
 
 from .terminal import Told
@@ -328,3 +329,13 @@ def test_demands_that_contradict_themselves_are_refused(  # type: ignore[no-unty
     plan, arguments: tuple[object, ...], sentence: str
 ) -> None:
     assert sentence in plan(*SMALL, *arguments).sentence()
+
+
+def test_a_worker_that_is_killed_is_told_in_its_sentence(plan, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    def killed(*arguments: object, **options: object) -> None:
+        raise WorkerKilled("A process of this command ended with -9; try again with more memory free.")
+
+    monkeypatch.setattr("inflight.cli.plan.plan", killed)
+    told = plan(*SMALL)
+    assert told.code == 1
+    assert told.err.endswith("inflight: A process of this command ended with -9; try again with more memory free.\n")

@@ -15,8 +15,9 @@ from typing import Any
 Jobs = Mapping[str, Callable[[], Any]]
 
 
-class WorkerKilled(OSError):
-    """A process that ran a job was killed."""
+class WorkerKilled(ValueError):
+    """A process that ran a job was killed. A ValueError, as what the command line shows without a traceback: an OSError
+    is shown by its number and path, which this has not."""
 
 
 def cores() -> int:
