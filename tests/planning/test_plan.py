@@ -16,8 +16,8 @@ from inflight.planning.machine import Machine
 from inflight.planning.plan import Infeasible, Plan, PlanError, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.result import InfeasibleResult, plan_result
-from inflight.planning.simulation import Topology, try_out
-from inflight.planning.sizing import POOLED, Question, TrialRunner, candidate_for
+from inflight.planning.simulation import Topology, Trial, try_out
+from inflight.planning.sizing import POOLED, Candidate, Question, TrialRunner, candidate_for
 
 from .builders import Linear, drawn, machine, workload
 
@@ -39,6 +39,26 @@ def test_the_planned_load_meets_the_slos() -> None:
     found = answer()
     assert found.trial.met and found.trial.values[found.question.slos[0]] <= 4.0
     assert found.replicas > 1 and 0.5 < found.utilisation <= 1.0
+
+
+def test_an_added_replica_leaves_room_up_to_where_the_slos_were_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two replicas at 10 requests/s each meet them in the search, and miss them with the planned seed."""
+    question = asked(machine(), rate=20.0, slo="ttft=4000(p99)")
+    traffic, slo = traffic_of(question.demand), question.slos[0]
+    one = replace(candidate_for(question, traffic, question.machines[0], question.overrides), rate=10.2)
+    like = try_out(one.machine, one.config, question.demand.workload(1.0, 60, 0), question.slos)
+
+    def run(runner: TrialRunner, candidate: Candidate, rate: float, **more: Any) -> Trial:
+        return replace(like, rate=rate, values={slo: 1.0 if rate < 8 else 4.5})
+
+    monkeypatch.setattr(TrialRunner, "run", run)
+    monkeypatch.setattr("inflight.planning.sizing.measure", lambda runner, candidate, **more: one)
+    found = plan(question, fast=True)
+    assert isinstance(found, Plan) and found.replicas == 3 and found.chosen.rate == pytest.approx(20 / 3)
+    assert found.utilisation == pytest.approx(2 / 3)
+    assert "(67% of the highest rate that meets the SLOs)" in as_text(found)
+    (headroom,) = (sentence for sentence in found.warnings if "headroom" in sentence)
+    assert "each other one gets 10 requests/s, and an SLO was found to be missed at 10; 4 replicas bear" in headroom
 
 
 def test_the_closed_form_is_not_far_off() -> None:

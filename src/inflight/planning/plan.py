@@ -303,7 +303,7 @@ def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fa
         replicas_high=replicas,
         trial=trial,
         spans=_spans([trial]),
-        utilisation=min(1.0, question.demand.rate / replicas / best.rate),
+        utilisation=min(1.0, question.demand.rate / replicas / best.highest),
         bottleneck=bottleneck(best, trial, traffic),
         others=others,
         warnings=warnings(question, traffic, best, trial, replicas),
@@ -372,12 +372,13 @@ def _plan_replicas(load: _PlannedLoad, best: Candidate) -> tuple[Question, Candi
     for attempt in range(HARDER if question.slos else 0):
         if trial.met:
             break
+        missed_at = question.demand.rate / replicas if fixed is None else None
         if fixed is None:
             replicas = _harder(replicas)
         else:
             question = replace(question, demand=replace(question.demand, rate=question.demand.rate / sizing.HARDER_BY))
         trial = run(ahead=attempt % 2 == 1)
-        one = replace(one, rate=trial.rate) if trial.met else one
+        one = replace(one, rate=trial.rate, missed_at=missed_at) if trial.met else one
     return question, replace(one, pooled=min(one.pooled, replicas)), replicas, trial
 
 

@@ -215,7 +215,7 @@ def _plan(answer: Plan) -> PlanResult:
         values=_values(answer.trial),
         undecided=[str(slo) for slo in answer.trial.undecided],
         rate_per_replica=demand.rate / answer.replicas,
-        highest_rate_per_replica=answer.chosen.rate,
+        highest_rate_per_replica=answer.chosen.highest,
         utilisation=answer.utilisation,
         output_tokens_per_s=demand.rate * traffic.output_mean,
         input_tokens_per_s=demand.rate * traffic.input_mean,

@@ -143,7 +143,8 @@ class Question:
 class Candidate:
     """A machine and its settings. guess: requests/s expected of a replica. pooled: replicas that are simulated
     together. capacity: found by trials. rate: requests/s that each replica may get; 0: no rate was found that meets the
-    SLOs."""
+    SLOs. missed_at: requests/s of a replica at which the planned load missed them, though the search met them; None:
+    at none."""
 
     machine: Machine
     proposal: Proposal
@@ -152,6 +153,13 @@ class Candidate:
     pooled: int
     capacity: Capacity = field(default_factory=lambda: Capacity(None, None, 0))
     rate: float = 0.0
+    missed_at: float | None = None
+
+    @property
+    def highest(self) -> float:
+        """Return the requests/s of a replica up to which the SLOs are met: found by the search, or, where the planned
+        load missed them below that, less than this."""
+        return self.missed_at or self.rate
 
     def replicas(self, demand: Demand) -> int:
         """Return the replicas that serve the demand; raise ValueError where no rate meets the SLOs."""

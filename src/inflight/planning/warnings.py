@@ -144,7 +144,7 @@ def _on_front_end(question: Question, candidate: Candidate, replicas: int) -> It
 
 
 def _on_slos(question: Question, candidate: Candidate, trial: Trial, replicas: int) -> Iterator[str]:
-    slos, rate = question.slos, candidate.rate
+    slos, rate, missed_at = question.slos, candidate.rate, candidate.missed_at
     if slos and all(slo.share <= 0.5 for slo in slos):
         yield sentence("only_medians")
     if not slos:
@@ -157,9 +157,10 @@ def _on_slos(question: Question, candidate: Candidate, trial: Trial, replicas: i
         yield sentence("close_slo", shortfall=trial.shortfall, is_fixed=question.gpus is not None)
     if replicas == 1:
         yield sentence("one_replica")
-    elif slos and trial.met and left > rate:  # throughput alone is sized with headroom
-        needed = math.ceil(question.demand.rate / rate * 0.999) + 1
-        yield sentence("no_headroom", replicas=replicas, left=left, rate=rate, needed=needed)
+    elif slos and trial.met and (left > rate if missed_at is None else left >= 0.999 * missed_at):
+        # Throughput alone is sized with headroom.
+        needed = replicas + 1 if missed_at is not None else math.ceil(question.demand.rate / rate * 0.999) + 1
+        yield sentence("no_headroom", replicas=replicas, left=left, rate=rate, missed_at=missed_at, needed=needed)
     degree, model = candidate.machine.parallelism.tensor, candidate.machine.model
     heads = min_kv_heads(model.spec) if isinstance(model, Roofline) else None
     if heads is not None and degree > heads:
