@@ -157,8 +157,7 @@ class Candidate:
 
     @property
     def highest(self) -> float:
-        """Return the requests/s of a replica up to which the SLOs are met: found by the search, or, where the planned
-        load missed them below that, less than this."""
+        """Return the requests/s of a replica up to which the SLOs are met, in the search and at the planned load."""
         return self.missed_at or self.rate
 
     def replicas(self, demand: Demand) -> int:
