@@ -112,7 +112,7 @@ def test_a_box_without_gpus_is_planned_from_the_data_sheet_of_its_processor(plan
     text = " ".join(told.out.split())
     assert "1 replica of epyc-9654 for 0.5 requests/s" in text and "GB per processor: weights 20.1" in text
     assert "simulated: an engine on cpu with 1 step in flight" in text and "J per output token" in text
-    assert "cost: no price is known; give --price, in $ per processor and hour, or price-per-hour" in text
+    assert "cost 4.42 $/h" in text
     assert (
         "step times come from data sheets and estimated efficiencies\n" in told.out
         and "processors with more" in text
