@@ -17,6 +17,8 @@ from inflight.planning.layouts import (
     WHOLE,
     LayoutNeed,
     LayoutOutlook,
+    colocated,
+    confirmed,
     disaggregated,
     layout_need,
     layout_needs,
@@ -29,8 +31,8 @@ from inflight.planning.plan import Plan, as_text, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.rendering import render
 from inflight.planning.result import PlanResult, plan_result
-from inflight.planning.simulation import Tiers
-from inflight.planning.sizing import LayoutQuestion, Question, TrialRunner, candidate_for
+from inflight.planning.simulation import Tiers, Trial, try_out
+from inflight.planning.sizing import Candidate, LayoutQuestion, Question, TrialRunner, candidate_for
 from inflight.simulate.disagg import Link
 from inflight.workload.workload import Entry, Workload
 
@@ -161,6 +163,26 @@ def test_where_the_link_or_the_split_is_in_the_way_that_is_the_reason() -> None:
     said = " ".join(lines(LayoutOutlook([of[WHOLE], slow], demand, traffic_of(demand), SLOW)))
     assert "disaggregated prefill does not pay: " in said
     assert "ms on a link of 0 Gbit/s" in said and "decode engines are idle 70% of the time" in said
+
+
+@pytest.mark.parametrize(("highest", "confirms"), [(9.0, 6.0), (5.5, 6.0 / 1.05**2), (1.0, 6.0 / 1.05**5)])
+def test_a_layouts_rate_meets_the_slos_with_the_planned_seed_too(
+    highest: float, confirms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the plan's own: otherwise the table promises fewer replicas of the same settings than the plan."""
+    one = runner(drawn(50.0), "ttft=3000(p90)")
+    slo, best = one.question.slos[0], candidate_for(one.question, one.traffic, one.question.machines[0], Overrides())
+    like = try_out(best.machine, best.config, one.question.demand.workload(1.0, 60, 0), one.question.slos)
+    seeds = set[int]()
+
+    def run(self: TrialRunner, candidate: Candidate, rate: float, *, seed: int, **more: Any) -> Trial:
+        seeds.add(seed)
+        return replace(like, rate=rate, values={slo: 1.0 if rate <= highest else 4.0})
+
+    monkeypatch.setattr(TrialRunner, "run", run)
+    found = confirmed(one, LayoutNeed(colocated(one, best)[1], replace(like, rate=6.0), None))
+    assert found.rate == pytest.approx(confirms) and seeds == {2}
+    assert (found.missed is None) == (highest > 6.0)
 
 
 def planned(demand: Demand, slos: str, asked: LayoutQuestion | None, of: Machine | None = None) -> Plan:

@@ -24,8 +24,10 @@ from inflight.planning.rendering import sentence
 from inflight.planning.search import find_capacity
 from inflight.planning.simulation import Pools, Tiers, Topology, Trial
 from inflight.planning.sizing import (
+    HARDER_BY,
     ROUGH,
     ROUGHLY,
+    THOROUGHLY,
     Candidate,
     TrialRunner,
     candidate_for,
@@ -43,6 +45,7 @@ PREFILL_ROWS = 64
 TAILS = 256  # tokens of a step that may be ends of prompts, on decode engines
 EXPECTED = 0.75  # of the closed form
 _TRIALS = 8
+LOWER = 5  # rates at which a layout is tried with the seed of the planned load
 WORTH = 0.03  # of GPUs or of rate: less is noise of such short trials
 NOTICED = 0.2  # of an SLO on TTFT that a transfer takes
 UNEVEN = 0.25  # between the shares of time that the pools are busy
@@ -199,6 +202,22 @@ def layout_need(runner: TrialRunner, layout: Layout, *, worth: float = 0.0, ceil
 
     found = find_capacity(trial, max(layout.guess, worth), ROUGH / 2, _TRIALS, worth=worth, ceiling=ceiling)
     return LayoutNeed(layout, found.met, found.missed)
+
+
+def confirmed(runner: TrialRunner, need: LayoutNeed) -> LayoutNeed:
+    """Return a layout's need where its rate meets the SLOs as the planned load has to: with the same seed, and in as
+    long a run. Where it misses them, lower rates are tried."""
+    layout, rate = need.layout, need.rate
+    if need.met is None:
+        return need
+    candidate = replace(layout.candidate, guess=layout.guess)
+    topology = Topology(layout.engines, pools=layout.pools, tiers=layout.tiers)
+    for _ in range(LOWER):
+        trial = runner.run(candidate, rate, seed=2, config=layout.config, reads=THOROUGHLY, topology=topology)
+        if trial.met:
+            return need if rate == need.rate else replace(need, met=trial)
+        need, rate = replace(need, missed=trial), rate / HARDER_BY
+    return replace(need, met=replace(need.met, rate=rate))
 
 
 # -- which pays ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.metrics.slo import Slo
 from inflight.planning import outlook, sizing
-from inflight.planning.layouts import LayoutOutlook, best_need, layout_needs
+from inflight.planning.layouts import LayoutOutlook, best_need, confirmed, layout_needs
 from inflight.planning.limits import LimitCost, limit_cost
 from inflight.planning.mixed_fleets import mixed_fleets
 from inflight.planning.outlook import ROUTERS
@@ -214,4 +214,5 @@ def _layouts(runner: TrialRunner, best: Candidate) -> LayoutOutlook:
     needs = layout_needs(runner, best, link, question.disagg_modes, tiers)
     if link is not None and (fleets := mixed_fleets(runner, best, link)):
         needs.append(best_need(runner, fleets))
+    needs = [confirmed(runner, one) for one in needs]
     return LayoutOutlook(needs, runner.question.demand, runner.traffic, link, no_tiers, moves)
