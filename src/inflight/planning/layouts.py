@@ -207,8 +207,8 @@ def layout_need(runner: TrialRunner, layout: Layout, *, worth: float = 0.0, ceil
 def confirmed(runner: TrialRunner, need: LayoutNeed) -> LayoutNeed:
     """Return a layout's need where its rate meets the SLOs as the planned load has to: with the same seed, and in as
     long a run. Where it misses them, lower rates are tried."""
-    layout, rate = need.layout, need.rate
-    if need.met is None:
+    layout, rate, met = need.layout, need.rate, need.met
+    if met is None:
         return need
     candidate = replace(layout.candidate, guess=layout.guess)
     topology = Topology(layout.engines, pools=layout.pools, tiers=layout.tiers)
@@ -217,7 +217,7 @@ def confirmed(runner: TrialRunner, need: LayoutNeed) -> LayoutNeed:
         if trial.met:
             return need if rate == need.rate else replace(need, met=trial)
         need, rate = replace(need, missed=trial), rate / HARDER_BY
-    return replace(need, met=replace(need.met, rate=rate))
+    return replace(need, met=replace(met, rate=rate))
 
 
 # -- which pays ------------------------------------------------------------------------------------------------------

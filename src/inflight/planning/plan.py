@@ -38,6 +38,7 @@ from inflight.planning.warnings import warnings
 
 CLOSE = 1.1  # times as cheap that another machine must be to be preferred to the one that looked best
 HARDER = 4  # times that replicas are added for a harder seed
+LOWER = 10  # times that so many GPUs get fewer requests: a low lane may fall behind far below what a short trial shows
 SEARCH = 5.0  # usual trials of a search
 PLANNED = "the planned load"
 
@@ -369,7 +370,8 @@ def _plan_replicas(load: _PlannedLoad, best: Candidate) -> tuple[Question, Candi
         fewer, one = one, best
         trial = run(ahead=False)
         one = best if trial.met else fewer  # the load is too high for either
-    for attempt in range(HARDER if question.slos else 0):
+    attempts = HARDER if fixed is None else LOWER
+    for attempt in range(attempts if question.slos else 0):
         if trial.met:
             break
         missed_at = question.demand.rate / replicas if fixed is None else None
