@@ -17,7 +17,7 @@ from inflight.models.spec import ModelSpec
 from inflight.planning import estimate_kv_cache, max_concurrent_sequences
 from inflight.planning.machine import Hardware
 from inflight.simulate.hardware import HardwareError, data_sheets, find_gpu, packing
-from inflight.simulate.parallelism import ParallelismError
+from inflight.simulate.parallelism import Parallelism, ParallelismError
 
 PUBLISHED = Path(__file__).parents[1] / "models/published"
 MODELS = st.sampled_from(["llama-3-8b", "llama-3-70b", "llama-2-7b", "qwen3-0.6b", "mixtral-8x7b"])
@@ -33,7 +33,8 @@ def test_checkpoints_of_mixtures_in_four_bits_keep_all_but_experts_in_bf16() -> 
     assert 380e9 < weight_bytes(model, packing("nvfp4", mixture=True)) < 410e9
     assert weight_bytes(model, packing("nvfp4", mixture=True)) > weight_bytes(model, packing("nvfp4")) + 10e9
     budget = max_concurrent_sequences("deepseek-v3", "b200", 1000, tensor_parallel=8, weights="nvfp4")
-    assert budget.weight_bytes == weight_bytes(model, packing("nvfp4", mixture=True)) / 8
+    copied = 61 * 7168 * (1536 + 576) * 2 * 7 / 8  # compressing matrices, in bf16
+    assert budget.weight_bytes == pytest.approx(weight_bytes(model, packing("nvfp4", mixture=True)) / 8 + copied)
 
 
 def test_kv_heads_count_and_not_query_heads() -> None:
@@ -156,6 +157,23 @@ def test_latent_vectors_are_on_every_gpu() -> None:
     one, eight = (estimate_kv_cache(published("deepseek-v3"), 16, tensor_parallel=degree) for degree in (1, 8))
     assert one.bytes_per_token == eight.bytes_per_token == 70_272
     assert eight.bytes_in_all == 8 * one.bytes_in_all
+
+
+def test_every_gpu_has_the_matrices_whole_that_compress_latent_attention() -> None:
+    model = known_model("deepseek-v3")
+    every, compressing = weight_bytes(model, packing("fp8")), 61 * 7168 * (1536 + 512 + 64)
+    budgets = {
+        degree: max_concurrent_sequences(model, "h200", 1000, tensor_parallel=degree, weights="fp8")
+        for degree in (1, 8, Parallelism(tensor=4, pipeline=2))
+    }
+    one, eight, staged = budgets.values()
+    assert one.weight_bytes == every
+    assert eight.weight_bytes == pytest.approx((every - compressing) / 8 + compressing)
+    assert eight.weight_bytes - every / 8 == pytest.approx(0.81e9, rel=0.01)
+    # 31 of 61 layers, and the larger of two tables of equal size
+    tables = 2 * 129280 * 7168 * 2
+    layers = (every - tables - compressing) / 4 + compressing
+    assert staged.weight_bytes == pytest.approx(31 / 61 * layers + tables / 2 / 4)
 
 
 def test_activations_of_a_mixture_are_those_of_the_experts_that_a_token_picks() -> None:

@@ -19,7 +19,7 @@ from inflight.simulate.parallelism import (
     largest_stage,
     mixtures_of,
 )
-from inflight.simulate.shards import cache_shards
+from inflight.simulate.shards import cache_shards, replicated_elements
 
 GIB = 2**30
 MEMORY_SHARE = 0.95  # of the data sheet's memory, for an engine; the driver and fragmentation take the rest
@@ -153,6 +153,8 @@ def max_concurrent_sequences(
     inputs) of every module that all tokens pass. tokens_per_sequence: for a mixture, the mean over time,
     `Traffic.mean_context`.
 
+    Of latent attention each GPU has the matrices whole that compress, beside its part of all other weights.
+
     tensor_parallel may be any `Parallelism`. Then weights = (attention, dense MLPs, shared experts) / TP + experts /
     (TP · DP), of the layers of the largest of PP stages, beside the larger of its two tables; keys and values and
     states are those of these layers; tokens of a step and sequences are divided among DP groups, tokens among PP
@@ -202,14 +204,19 @@ def _block_bytes(spec: ModelSpec, one: Parallelism, kv: Precision, blocks: int, 
 
 def _weight_bytes(spec: ModelSpec, one: Parallelism, weights: Precision) -> float:
     """Return the bytes of weights on a GPU of the largest stage. A pipeline's first stage has the input table and its
-    last the output projection; the larger one is counted."""
+    last the output projection; the larger one is counted. Tensor parallelism does not divide all matrices
+    (`replicated_elements`)."""
     packed = packing(weights, next(mixtures_of(spec), None) is not None)
     every = step_weight_bytes(spec, packed)
     experts = every - step_weight_bytes(spec, packed, 0.0)
     head = 0.0 if spec.head is None else table_parameters(spec) * packed.head
     tables = weight_bytes(spec, packed) - every
     ends = tables + head if one.pipeline == 1 else max(tables, head)
-    layers = (every - experts - head) / one.tensor + experts / one.stage_gpus
+    replicated = sum(
+        count * replicated_elements(layer.mixer, spec.hidden_size) for layer, count in spec.kinds_of_layers
+    )
+    copies = replicated * packed.matrix * (1 - 1 / one.tensor)  # beside the part that is counted among the divided
+    layers = (every - experts - head) / one.tensor + copies + experts / one.stage_gpus
     return largest_stage(spec, one) * layers + ends / one.tensor
 
 

@@ -118,7 +118,7 @@ def linear_shard(spec: ModelSpec, parallelism: Parallelism) -> LinearShard:
         part = count / parallelism.tensor
         elements = layer_matrix_parameters(spec, layer, 0)
         states += part * layer.mixer.state_flops
-        matrices += part * elements + (count - part) * _undivided(layer.mixer, spec.hidden_size)
+        matrices += part * elements + (count - part) * replicated_elements(layer.mixer, spec.hidden_size)
         if layer.mlp.experts:
             expert = layer.mlp.expert_weights(spec.hidden_size).elements
             width = expert / (3 * spec.hidden_size) * parallelism.expert / stage
@@ -126,7 +126,7 @@ def linear_shard(spec: ModelSpec, parallelism: Parallelism) -> LinearShard:
     return LinearShard(2.0 * matrices, states, matrices, tuple(experts))
 
 
-def _undivided(mixer: Mixer, hidden: int) -> int:
+def replicated_elements(mixer: Mixer, hidden: int) -> int:
     """Return the elements of a mixer's matrices that each GPU of tensor parallelism has whole: those that compress
     latent attention's queries, keys and values, as vLLM and SGLang have them."""
     return hidden * (mixer.q_lora_rank + mixer.cached_width) if isinstance(mixer, LatentAttention) else 0
