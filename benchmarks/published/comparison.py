@@ -82,12 +82,12 @@ def groups(measurements: Sequence[Measurement], ours: Mapping[str, Prediction]) 
     rows: list[list[object]] = []
     fitted = {_setting(one) for one in measurements if not one.held_out}
 
-    def sister(one: Measurement) -> str:
+    def fitted_setting(one: Measurement) -> str:
         return "fitted, too" if _setting(one) in fitted else "not fitted"
 
     both = (("fitted", False), ("held out", True))
     kinds = (("engine", _engine, both), ("GPU", _gpu, both), ("model", _kind, both))
-    for title, of, halves in (*kinds, ("model, GPU and engine", sister, both[1:])):
+    for title, of, halves in (*kinds, ("model, GPU and engine", fitted_setting, both[1:])):
         for name in sorted({of(one) for one in measurements}):
             for half, held_out in halves:
                 chosen = [one for one in measurements if one.held_out == held_out and of(one) == name]

@@ -165,7 +165,7 @@ def test_where_the_link_or_the_split_is_in_the_way_that_is_the_reason() -> None:
     assert "ms on a link of 0 Gbit/s" in said and "decode engines are idle 70% of the time" in said
 
 
-@pytest.mark.parametrize(("highest", "confirms"), [(9.0, 6.0), (5.5, 6.0 / 1.05**2), (1.0, 6.0 / 1.05**5)])
+@pytest.mark.parametrize(("highest", "confirms"), [(9.0, 6.0), (5.5, 6.0 / 1.05**3), (1.0, 0.0)])
 def test_a_layouts_rate_meets_the_slos_with_the_planned_seed_too(
     highest: float, confirms: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

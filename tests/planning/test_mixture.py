@@ -10,6 +10,7 @@ import pytest
 from inflight.metrics.slo import SloError, parse_slos
 from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
+from inflight.planning.load import _balanced
 from inflight.planning.mixture import Mixed, steady_rate
 from inflight.planning.outlook import changes_of
 from inflight.planning.plan import Infeasible, Plan, PlanError, as_text, plan
@@ -278,3 +279,10 @@ def test_classes_are_also_sized_on_replicas_of_their_own() -> None:
     assert "Each class on replicas of its own" in text and "of batch:" in text
     single = Mixed.of([CHAT], Poisson(12.0), 8192)
     assert class_names(replace(question, demand=single)) == ()
+
+
+def test_where_rows_bound_how_many_are_open_the_rate_stays() -> None:
+    """Without time to think, no rate opens more conversations than there are rows."""
+    talk = replace(AGENT, sessions=Sessions(turns=Fixed(5), think_s=0.0, added=Fixed(60)))
+    demand = Mixed.of([talk], Poisson(2.0))
+    assert _balanced(replace(demand, rate=2.0, sessions=50), 50, 2, lambda each: 8 / each).rate == 2.0

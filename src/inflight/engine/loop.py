@@ -42,7 +42,7 @@ from inflight.engine.suspended_steps import SuspendedSteps
 
 POLL_SECONDS = 0.01  # for which a round waits for a transfer; a request that comes meanwhile waits as long
 CLOSING_SECONDS = 5.0  # at the end, for blocks that are still to be stored
-_LOCKED = nullcontext()
+_KEEPS_LOCK = nullcontext()
 INTERRUPTED = "The engine was interrupted while it planned; send the request again."
 
 
@@ -226,7 +226,7 @@ class EngineLoop:
         self._recover_broken_step()
         if self._undelivered:
             return self._take_events()
-        unlocked = unlocked or _LOCKED
+        unlocked = unlocked or _KEEPS_LOCK
         self._suspended.until = until
         try:
             outcome: WaitUntil | WaitForTransfers | None = None

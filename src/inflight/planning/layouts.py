@@ -206,18 +206,18 @@ def layout_need(runner: TrialRunner, layout: Layout, *, worth: float = 0.0, ceil
 
 def confirmed(runner: TrialRunner, need: LayoutNeed) -> LayoutNeed:
     """Return a layout's need where its rate meets the SLOs as the planned load has to: with the same seed, and in as
-    long a run. Where it misses them, lower rates are tried."""
-    layout, rate, met = need.layout, need.rate, need.met
-    if met is None:
+    long a run. Where it misses them, lower rates are tried, in longer steps each time."""
+    layout, rate = need.layout, need.rate
+    if need.met is None:
         return need
     candidate = replace(layout.candidate, guess=layout.guess)
     topology = Topology(layout.engines, pools=layout.pools, tiers=layout.tiers)
-    for _ in range(LOWER):
+    for step in range(LOWER):
         trial = runner.run(candidate, rate, seed=2, config=layout.config, reads=THOROUGHLY, topology=topology)
         if trial.met:
             return need if rate == need.rate else replace(need, met=trial)
-        need, rate = replace(need, missed=trial), rate / HARDER_BY
-    return replace(need, met=replace(met, rate=rate))
+        need, rate = replace(need, missed=trial), rate / HARDER_BY**2**step
+    return replace(need, met=None)
 
 
 # -- which pays ------------------------------------------------------------------------------------------------------
@@ -303,10 +303,8 @@ class LayoutOutlook:
         mixed = self._named(MIXED)[:1]
         others = self._named(*{one.layout.name for one in self.needs} - {MIXED})
         for need, other in zip(mixed, others, strict=False):
-            gpus, fewest = (
-                need.gpus(self.demand),
-                min(filter(None, (one.gpus(self.demand) for one in others)), default=0),
-            )
+            gpus = need.gpus(self.demand)
+            fewest = min(filter(None, (one.gpus(self.demand) for one in others)), default=0)
             pays = need.rate > (1 + WORTH) * other.rate
             yield sentence("on_mixed", need=need, other=other, gpus=gpus, others=fewest, pays=pays)
 

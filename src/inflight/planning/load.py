@@ -13,6 +13,7 @@ from inflight.planning.steady import Steady, rows_at
 from inflight.planning.traffic import Traffic
 
 _HALVINGS = 40
+_MOST = 1024  # times the demanded rate, up to which a balanced one is looked for
 
 
 def expected_load(question: Question, found: Sequence[Candidate], traffic: Traffic) -> Question:
@@ -47,6 +48,11 @@ def measured_load(question: Question, best: Candidate) -> Question:
 def asks_for_sessions(question: Question) -> bool:
     """Whether so many open conversations are asked for, whose rate follows from trials."""
     return isinstance(question.demand, Mixed) and question.demand.sessions is not None
+
+
+def has_conversations(question: Question) -> bool:
+    """Whether requests follow each other, so that their load is balanced with how long answers take."""
+    return isinstance(question.demand, Mixed) and question.demand.mean_turns > 1
 
 
 def balanced_load(
@@ -91,7 +97,10 @@ def _balanced(demand: Mixed, sessions: float, replicas: int, expected: Callable[
         return demand.sessions_at(replicas * each, demand.slower * expected(each)) > sessions
 
     high = demand.rate / replicas
+    most = _MOST * high
     while not too_many(high):
+        if high > most:  # rows bound how many are open at any rate
+            return demand
         high *= 2
     low = 0.0
     for _ in range(_HALVINGS):

@@ -18,7 +18,7 @@ from inflight.planning.energy import Energy, energy_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.layouts import LayoutOutlook
 from inflight.planning.limits import LimitCost
-from inflight.planning.load import asks_for_sessions, balanced_load, expected_load, measured_load, too_few_gpus
+from inflight.planning.load import balanced_load, expected_load, has_conversations, measured_load, too_few_gpus
 from inflight.planning.misfit import does_not_fit
 from inflight.planning.mixture import Mixed
 from inflight.planning.parallel import run_ahead
@@ -357,7 +357,7 @@ def _plan_replicas(load: _PlannedLoad, best: Candidate) -> tuple[Question, Candi
     def run(*, ahead: bool) -> Trial:
         """Run a trial. ahead: also that of the next harder load, on another core."""
         nonlocal question
-        if ahead and question.slos and fixed is None and not asks_for_sessions(question):
+        if ahead and question.slos and fixed is None and not has_conversations(question):
             load.run_ahead(one, (replicas, _harder(replicas)))
         question, trial = balanced_load(
             question, one, replicas, load.runner.traffic, lambda asked: load.asking(asked).run(one, replicas)

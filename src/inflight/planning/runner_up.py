@@ -24,7 +24,7 @@ def runner_up(runner: TrialRunner, best: Candidate, rivals: Sequence[Candidate])
         rivals: Other machines that hold the longest request, the cheapest first.
     """
     demand, kept = runner.question.demand, _kept(best)
-    found = _slower(_on_another_machine(runner, rivals), kept)
+    found = _slower(_on_another_machine(runner, rivals, kept), kept)
     if found is not None and found.gpus(demand) <= FAR * best.gpus(demand):
         return found
     usable = [one for one in (found, _slower(_in_another_layout(runner, best), kept)) if one is not None]
@@ -34,17 +34,17 @@ def runner_up(runner: TrialRunner, best: Candidate, rivals: Sequence[Candidate])
 def _kept(best: Candidate) -> float:
     """Return the share of its searched rate that the plan kept under a harder seed, which no runner-up has met."""
     met = best.capacity.met
-    return 1.0 if met is None or not met.values else min(1.0, best.rate / met.rate)
+    return 1.0 if met is None or not met.values else min(1.0, best.highest / met.rate)
 
 
 def _slower(found: Candidate | None, kept: float) -> Candidate | None:
     return found and replace(found, rate=kept * found.rate)
 
 
-def _on_another_machine(runner: TrialRunner, rivals: Sequence[Candidate]) -> Candidate | None:
+def _on_another_machine(runner: TrialRunner, rivals: Sequence[Candidate], kept: float) -> Candidate | None:
     question = runner.question
     # One engine that serves the demand is enough; so many GPUs serve what they can.
-    most = question.demand.rate / HEADROOM if question.gpus is None else math.inf
+    most = question.demand.rate / HEADROOM / kept if question.gpus is None else math.inf
     measured = (measure(runner, rival, most=most, is_rough=True) for rival in rivals[:MACHINES])
     return next((one for one in measured if one.rate), None)
 

@@ -32,14 +32,12 @@ from operator import attrgetter
 from msgspec import structs
 
 from inflight.core.scheduling.config import SchedulerConfig
-from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence
 from inflight.core.strategies import StepShape
 from inflight.core.types.events import Event
-from inflight.core.types.length_distribution import LengthDistribution, point
 from inflight.core.types.plan import BatchPlan, Chunk, Sampled, StepResult
-from inflight.core.types.request import Request
 from inflight.simulate.condensed_plan import AlikeSteps, CondensedPlan
+from inflight.simulate.unlearned import UnlearnedScheduler
 
 TOKEN = 0  # what every token is
 MIN_STEPS = 4  # for which the available blocks suffice, when a sequence is omitted
@@ -79,30 +77,9 @@ class _Omitted:
         return one
 
 
-class Unpredicted:
-    """Expects each output to be as long as it may be."""
-
-    def lengths(self, request: Request, max_output_tokens: int, so_far: int) -> LengthDistribution:
-        return point(max_output_tokens)
-
-    def observe(self, request: Request, output_tokens: int) -> None:
-        """Ignore the length."""
-
-
-class UnlearnedScheduler(Scheduler):
-    """A scheduler for settings under which nothing asks how long steps and answers are expected to be: it learns
-    neither. Its prompts are made of the vocabulary's tokens."""
-
-    checks_prompts = False
-
-    def __init__(self, config: SchedulerConfig):
-        super().__init__(structs.replace(config, predictor=Unpredicted()))
-
-    def _learn(self, plan: BatchPlan, result: StepResult) -> None:
-        """Do nothing. Learning is a third of the work of a step with few rows."""
-
-
 class FastForward(UnlearnedScheduler):
+    """A scheduler that omits decodes from its plans while their outcome is known."""
+
     def __init__(self, config: SchedulerConfig, depth: int = 1):
         """depth: steps in flight."""
         super().__init__(config)
@@ -146,6 +123,7 @@ class FastForward(UnlearnedScheduler):
         commit, at which sequences may end; there are none before."""
         steps, first, rows = len(times) - 1, self._next_step, len(self._omitted)
         prompt = self._prompt_alone() if alike.chunk else None
+        assert (prompt is not None) == bool(alike.chunk), "what was foreseen holds"
         self._running.drain_freed_rows()
         for now in (times[0], times[-2]) if steps > 1 else times[:1]:
             self._time.now = now
@@ -425,9 +403,9 @@ class FastForward(UnlearnedScheduler):
         self._due.setdefault(step + wait, []).append(one)
 
 
-_rank_of = attrgetter("rank")
-
-
 def _rank(sequence: Sequence) -> tuple[float, int]:
     """Return the rank under first come, first served."""
     return sequence.request.arrival, sequence.number
+
+
+_rank_of = attrgetter("rank")  # of an omitted sequence

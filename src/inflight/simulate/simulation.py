@@ -34,7 +34,7 @@ from inflight.simulate.disagg import AFTER, DisaggMode, Exchange, ExchangeSide, 
 from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
 from inflight.simulate.engine_costs import EngineCosts
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.fast_forward import TOKEN, FastForward, UnlearnedScheduler
+from inflight.simulate.fast_forward import TOKEN, FastForward
 from inflight.simulate.front_end import FrontEnd
 from inflight.simulate.replicas import Replica, ReplicaFigures, RoutedPool, ScaledPool, Scaling, ScalingResult
 from inflight.simulate.steps import StepModel
@@ -48,6 +48,7 @@ from inflight.simulate.transfers import (
     TimedTransfers,
     TransferRate,
 )
+from inflight.simulate.unlearned import UnlearnedScheduler
 from inflight.workload.contents import Contents
 from inflight.workload.driving import core_request
 from inflight.workload.workload import Workload
