@@ -72,6 +72,23 @@ def test_a_step_keeps_the_targets_of_all_that_run() -> None:
     assert allotted(unlearnt, 9) == []
 
 
+def test_a_tpot_target_of_a_sequence_without_drafts_bounds_the_step() -> None:
+    """Also where it has forced tokens, of which the step has none. Three decodes take 0.03."""
+
+    def counts(*rooms: int, itl: float | None = None) -> dict[int, int]:
+        forced = ForcedDrafts(learnt(0.01))
+        for number in range(2):
+            forced.force(number, RUN)
+        forced.began(view(1, slo=SLO(tpot=0.055)))
+        forced.began(view(2, slo=SLO(itl=itl)))
+        return {number: count for number, count, _ in allotted(forced, *rooms)}
+
+    assert counts(9, 9) == {0: 8, 1: 8}, "its drafts bring it several tokens"
+    alone = counts(9)
+    assert alone == counts(9, 0) and 1 <= alone[0] <= 2
+    assert counts(9, 9, itl=0.1) == alone, "none are left for it"
+
+
 class Others:
     """Speculation that gives each of its candidates two drafts."""
 

@@ -7,6 +7,7 @@ drafts cost time, never tokens: the sampled tokens are the same whatever was dra
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -140,11 +141,13 @@ class StepLimit:
         self._tpot: dict[int, float] = {}
 
     def began(self, view: SequenceView) -> None:
+        """Add the targets of a sequence that may be drafted for."""
         for target, targets in ((view.itl_target, self._itl), (view.tpot_target, self._tpot)):
             if target is not None:
                 targets[view.number] = target
 
     def finished(self, view: SequenceView) -> None:
+        """Remove the targets of a sequence that has ended."""
         self._itl.pop(view.number, None)
         self._tpot.pop(view.number, None)
 
@@ -199,18 +202,36 @@ class ForcedDrafts(Speculation):
     def allot(
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
     ) -> list[Allotment]:
-        due, left, found = self._others.due(step), budget, []
-        if self._forced and (seconds := self._limit.seconds(self._forced)) < math.inf:
-            work = features(BatchPlan(step, tuple(chunks)))
-            left = min(left, self._latency.max_extra_decodes(work, seconds)) if self._latency.ready else 0
-        for view, room in candidates:
-            token_ids = self._forced.get(view.number, ())[: max(0, min(room, left, MAX_DRAFTS))]
-            if token_ids:
-                found.append(Allotment(view.number, len(token_ids), token_ids))
-                left, budget = left - len(token_ids), budget - len(token_ids)
+        due = self._others.due(step)
+        found = self._allot_forced(step, chunks, candidates, budget) if self._forced else []
+        left = budget - sum(one.num_drafts for one in found)
         asked = [one for one in candidates if due is None or one.view.number in due]
         rest = [one for one in asked if one.view.number not in self._forced]
-        return found + self._others.allot(step, chunks, rest, budget) if rest and budget > 0 else found
+        return found + self._others.allot(step, chunks, rest, left) if rest and left > 0 else found
+
+    def _allot_forced(
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+    ) -> list[Allotment]:
+        """Draft forced tokens. A step is as short as sequences need that have none of theirs in it."""
+        drafted = {view.number for view, room in candidates if room > 0 and view.number in self._forced}
+        while drafted:
+            left, found = min(budget, self._max_tokens(step, chunks, self._limit.seconds(drafted))), []
+            for view, room in candidates:
+                token_ids = self._forced.get(view.number, ())[: max(0, min(room, left, MAX_DRAFTS))]
+                if token_ids:
+                    found.append(Allotment(view.number, len(token_ids), token_ids))
+                    left -= len(token_ids)
+            if len(found) == len(drafted):
+                return found
+            drafted = {one.number for one in found}
+        return []
+
+    def _max_tokens(self, step: int, chunks: Sequence[Chunk], seconds: float) -> int:
+        """Return how many tokens a step can have beside these chunks in so many seconds."""
+        if seconds == math.inf:
+            return sys.maxsize
+        work = features(BatchPlan(step, tuple(chunks)))
+        return self._latency.max_extra_decodes(work, seconds) if self._latency.ready else 0
 
     def finished(self, view: SequenceView) -> None:
         self.force(view.number, ())
