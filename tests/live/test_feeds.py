@@ -100,6 +100,21 @@ def test_frames_show_all_requests_and_tokens(drawn: Drawn) -> None:
     assert numbers == list(range(len(numbers)))
 
 
+def test_no_gap_is_counted_against_a_target_for_the_mean(drawn: Drawn) -> None:
+    drawn.look()
+    for name, slo in (("tpot", SLO(tpot=STEP / 2)), ("both", SLO(itl=2 * STEP, tpot=STEP / 2))):
+        drawn.loop.add(request(name, output=6, slo=slo))
+    drawn.drain()
+    drawn.file.flush()
+    index = read_index(Path(drawn.file.name))
+    for frames in (drawn.frames, list(RecordFeed(index, STEP).frames())):
+        shown = {info.request_id: info for frame in frames for info in frame.requests}
+        targets = {name: (info.itl_target, info.tpot_target) for name, info in shown.items()}
+        assert targets == {"tpot": (0.0, STEP / 2), "both": (2 * STEP, STEP / 2)}
+        itl = max((frame.rates.itl for frame in frames), key=lambda one: one.count)
+        assert (itl.count, itl.with_target, itl.met) == (10, 5, 5)
+
+
 def test_frames_show_queues_and_block_owners(drawn: Drawn) -> None:
     busy(drawn)
     drawn.advance()

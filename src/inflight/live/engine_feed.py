@@ -223,7 +223,8 @@ def _info(number: int, request: Request) -> RequestInfo:
         arrival=round(request.arrival, 4),
         prompt_tokens=len(request.prompt_token_ids),
         ttft_target=request.slo.ttft or 0.0,
-        itl_target=request.slo.pace or 0.0,
+        itl_target=request.slo.itl or 0.0,
+        tpot_target=request.slo.tpot or 0.0,
     )
 
 

@@ -61,7 +61,9 @@ class RequestInfo(Struct, frozen=True, omit_defaults=True):
     """One sample of a request, sent when it first runs or waits at the head of a queue. Targets are seconds; 0: none.
 
     Attributes:
+        itl_target: Of each gap between tokens.
         mine: In a tenant's view, whether it is the tenant's; other tenants' requests have no names.
+        tpot_target: Of each token behind the first, on average over the answer.
     """
 
     number: int
@@ -73,6 +75,7 @@ class RequestInfo(Struct, frozen=True, omit_defaults=True):
     ttft_target: float = 0.0
     itl_target: float = 0.0
     mine: bool = True
+    tpot_target: float = 0.0
 
 
 class Account(Struct, frozen=True, omit_defaults=True):

@@ -221,7 +221,8 @@ class RecordFeed:
                 round(request.arrival, 4),
                 request.prompt_tokens,
                 slo.ttft or 0.0,
-                slo.pace or 0.0,
+                slo.itl or 0.0,
+                tpot_target=slo.tpot or 0.0,
             )
             for number in sorted(request.sequences)
         ]

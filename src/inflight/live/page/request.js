@@ -57,7 +57,7 @@
       ["arrived", info.arrival ? `at ${format.seconds(info.arrival - history.zero)}` : ""],
       ["preempted", lost.length ? `${format.counted(lost.length, "time")}: at ${lost.slice(0, 6).map((at) => format.seconds(at - history.zero)).join(", ")}` : ""],
       ["KV blocks", holder ? `${holder[4]}${holder[5] ? `, ${holder[5]} of them shared` : ""}` : ended ? "given up" : ""],
-      ["targets", [info.ttft_target && `first token ${format.seconds(info.ttft_target)}`, info.itl_target && `between tokens ${format.seconds(info.itl_target)}`].filter(Boolean).join(", ")],
+      ["targets", [info.ttft_target && `first token ${format.seconds(info.ttft_target)}`, info.itl_target && `between tokens ${format.seconds(info.itl_target)}`, info.tpot_target && `per output token ${format.seconds(info.tpot_target)} on average`].filter(Boolean).join(", ")],
     ].filter(([, value]) => value);
     const total = format.seconds(parts.total / 1e3);
     const until = ended ? `${total} in all, as the engine counted it.` : parts.exact ? `${total} until now, as the engine counts it.` : `${total} until now, as far as it can be seen${whole ? "" : "; the engine's own account comes with its end"}.`;
