@@ -134,8 +134,12 @@ class SimulatedExecutor(StepSuspender):
         return foreseen
 
     def foresee_more(self, foreseen: ForeseenSteps, until: float = math.inf) -> None:
-        """Foresee as many steps again, none that begins after `until`, when the next request comes: each costs
-        something, and that may make them useless."""
+        """Foresee as many steps again, and a few at first.
+
+        Where each step's seconds are computed alone, none is foreseen that begins after `until`, when the next request
+        comes, since that may make it useless. Seconds of many decodes at once cost little more than those of one:
+        `until` does not bound them.
+        """
         alike, times, known = foreseen.alike, foreseen.times, len(foreseen.seconds)
         before = self._last.result().seconds if alike.behind and self._last is not None else None
         if self._decode_seconds is not None and not alike.chunk:
