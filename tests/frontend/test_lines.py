@@ -127,8 +127,12 @@ def test_null_is_not_set(prompts: PromptEncoder) -> None:
         ({"prompt": "x", "priority": "high"}, PlacementError, "priority is 'high'; give a whole number"),
         ({"prompt": "x", "priority": True}, PlacementError, "priority is True; give a whole number"),
         ({"prompt": "x", "priority": 10**12}, PlacementError, "priority is 1000000000000; give a whole number"),
-        ({"prompt": "x", "slo": 5}, PlacementError, 'slo is 5; give an object with "ttft_ms", "itl_ms" or "tpot_ms"'),
-        ({"prompt": "x", "slo": {"ttft": 5}}, PlacementError, "give an object with"),
+        (
+            {"prompt": "x", "slo": 5},
+            PlacementError,
+            'slo is 5; give an object with any of "ttft_ms", "itl_ms" and "tpot_ms"',
+        ),
+        ({"prompt": "x", "slo": {"ttft": 5}}, PlacementError, "give an object with any of"),
         ({"prompt": "x", "slo": {"ttft_ms": 0}}, PlacementError, "slo.ttft_ms is 0; give milliseconds above 0"),
         (
             {"prompt": "x", "slo": {"itl_ms": 1e16}},

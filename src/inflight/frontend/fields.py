@@ -68,7 +68,7 @@ _TARGETS = ("ttft_ms", "itl_ms", "tpot_ms")  # in the order of `SLO`
 
 def _slo(value: Any) -> SLO:
     if not isinstance(value, Mapping) or not set(value) <= set(_TARGETS):
-        raise PlacementError(f'slo is {quoted(value)}; give an object with "ttft_ms", "itl_ms" or "tpot_ms".')
+        raise PlacementError(f'slo is {quoted(value)}; give an object with any of "ttft_ms", "itl_ms" and "tpot_ms".')
     for name, number in value.items():
         is_number = not isinstance(number, bool) and isinstance(number, int | float)
         if number is not None and not (is_number and 0 < number <= MAX_MILLISECONDS):
