@@ -1,4 +1,4 @@
-"""A queue that grows without end is told from an engine that fills."""
+"""A queue that grows without end differs from an engine that fills."""
 
 from __future__ import annotations
 
