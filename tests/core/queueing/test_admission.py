@@ -12,6 +12,7 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load, Margin
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.config import SchedulerConfig
+from inflight.core.scheduling.load_before import load_before
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.stopping import StopText
 from inflight.core.strategies.chunked import Chunked
@@ -60,7 +61,7 @@ class Engine:
 
     def load(self) -> Load:
         """Return the work before a newcomer."""
-        return self.scheduler._load_before(request("probe"))
+        return load_before(request("probe"), self.scheduler._state, self.scheduler._config)
 
     def expected(self) -> float:
         """Seconds to the first token of a newcomer with 20 tokens."""

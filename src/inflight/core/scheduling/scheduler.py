@@ -14,13 +14,14 @@ from inflight.core.estimation.output_length import PredictionTally
 from inflight.core.kv.connector import KVTiers
 from inflight.core.kv.manager import KVCacheManager
 from inflight.core.kv.sessions import SessionTable
-from inflight.core.queueing.admission import Admission, Load
+from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.queueing.validation import RequestValidator
 from inflight.core.request_timings import StepTime
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.foreground import ForegroundWork
 from inflight.core.scheduling.interim import InterimSteps
+from inflight.core.scheduling.load_before import load_before
 from inflight.core.scheduling.outputs import BatchOutputs, Outputs
 from inflight.core.scheduling.plan_builder import PlanBuilder
 from inflight.core.scheduling.requests import Numbers, Requests, SampleFactory
@@ -78,7 +79,7 @@ class Scheduler:
 
         def seconds_until_served(request: Request) -> float:
             """Return when to try again with a request that finds its lane full."""
-            return self._admission.seconds_to_first_token(0, self._load_before(request))
+            return self._admission.seconds_to_first_token(0, load_before(request, self._state, config))
 
         shortage = self._memory.shortage
         self._validator = RequestValidator(
@@ -124,7 +125,8 @@ class Scheduler:
         predicted = None
         if self._admission.is_on:
             backlogs = [lane.queue.backlog for lane in self._lanes.before(request.lane)]
-            predicted = self._admission.check(request, backlogs, partial(self._load_before, request))
+            load = partial(load_before, request, self._state, self._config)
+            predicted = self._admission.check(request, backlogs, load)
         lane = self._lanes.named(request.lane)
         assert lane is not None  # the validator saw to it
         samples = self._sample_factory.make(request)
@@ -402,23 +404,6 @@ class Scheduler:
             first.timings.unblock(ADAPTER, self._time.now, lane.clock, lane.settings.name)
             lane.queue.push(first)
             self._state.prefix_loads.arrived(first)
-
-    def _load_before(self, request: Request) -> Load:
-        """Return what is before a newcomer: of its own lane, and of those that come before it."""
-        before, capacity = self._lanes.before(request.lane), self._capacity
-        waiting = [one for other in before for one in other.queue.everyone()]
-        served = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) in before]
-        queued_tokens = sum(lane.queue.backlog.total.tokens for lane in before)
-        return Load(
-            ahead=len(waiting),
-            prompt_tokens=queued_tokens + sum(one.num_uncomputed for one in served if one.num_uncomputed > 1),
-            remaining=[max(1.0, one.predicted - len(one.output)) for one in served],
-            remaining_ahead=[max(1.0, one.predicted - len(one.output)) for one in waiting],
-            free_rows=capacity.max_rows - len(served),
-            rows=capacity.max_rows,
-            budget=min(self._config.token_budget, capacity.max_model_len),
-            context=sum(one.num_computed for one in served) / max(1, len(served)),
-        )
 
 
 def _block_seconds(latency: LatencyModel, block_size: int, tokens: int) -> float:
