@@ -306,9 +306,8 @@ def trial_of(
     summary, read = read_off(observations, measured, span, settles)
     judged = span * (1 - measured[0] if settles else 1.0)
     rate, steps_from = (len(times) - 1) / span, measured[0]
-    if (
-        workload is not None and until is not None
-    ):  # open conversations send as their answers come, and are computed whole at the beginning
+    if workload is not None and until is not None:
+        # Open conversations send as their answers come, and are computed whole at the beginning.
         rate = len(read) / ((measured[1] - measured[0]) * span)
         begun = [one for one in entries if one.after is None][: workload.sessions]
         cold = sum(one.prompt_tokens for one in begun if one.arrival < measured[0] * span)
