@@ -202,8 +202,8 @@ def _check_cache(scheduler: Scheduler) -> None:
     assert len(prefix._by_node) == len(prefix._by_key)
     assert all((one.block is None) != (one.host_block is None) for one in blocks), "content is nowhere, or twice"
     assert {one.block: one for one in blocks if one.block is not None} == prefix._by_block
-    assert all(block in prefix for block in pool._evictable), "an evictable block has no content"
-    assert not any(block in prefix for block in pool._free), "a free block has content"
+    assert all(prefix.has_block(block) for block in pool._evictable), "an evictable block has no content"
+    assert not any(prefix.has_block(block) for block in pool._free), "a free block has content"
 
 
 def _check_lookups(scheduler: Scheduler) -> None:

@@ -181,8 +181,8 @@ class KVCacheManager:
         self.can_allocate = self._tables.can_allocate
         self.allocate = self._tables.allocate
         self.new_blocks = self._tables.new_blocks
-        self.publish = self._sharing.publish if self._sharing.defers else self._sharing.publish_deferred
-        self.publish_deferred = self._sharing.publish_deferred
+        self.publish = self._sharing.publish_for_samples if self._sharing.defers else self._sharing.publish
+        self.publish_deferred = self._sharing.publish
         self.defers_publishing = self._sharing.defers
         self.free_request = self._sharing.free_request
         self.take_checkpoints = self._states.take_checkpoints
@@ -289,7 +289,7 @@ class KVCacheManager:
         if swap:
             limit = min(sequence.num_published_blocks, self.resumable_tokens(sequence) // self.block_size)
             blocks = (block for table in sequence.block_tables for block in table[:limit])
-            kept = (self._prefix.at_block(block) for block in blocks if block in self._prefix)
+            kept = (self._prefix.at_block(block) for block in blocks if self._prefix.has_block(block))
             self._host.keep(sequence.number, kept)
         self._release(sequence, comes_back=True)
 

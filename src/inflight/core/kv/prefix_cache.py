@@ -105,10 +105,6 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def __contains__(self, block: int) -> bool:
-        """Return whether a device block's content can be found."""
-        return block in self._by_block
-
     def match(self, chain: CachedChain, root: Node, tokens: Callable[[int, int], tuple[int, ...]], limit: int) -> None:
         """Update a chain to the longest one for a sequence's tokens.
 

@@ -86,9 +86,8 @@ class PrefixSharing:
         # those of a request of several samples at once.
         self.defers = not among_requests and not layout.has_windows and states is None
         self.has_groups = layout.has_windows or states is not None
-        self._is_plain = (
-            among_requests and not self.has_groups and on_publish is None
-        )  # a block is one node, and no more
+        # Whether a block is one node, and no more.
+        self._is_plain = among_requests and not self.has_groups and on_publish is None
         self._private: dict[Hashable, list[int]] = {}  # root → nodes, where requests share nothing
         self._lookups: dict[int, Lookup] = {}  # of waiting sequences, by number
         self._hidden: Set[int] = frozenset()  # blocks of the first group behind which no sequence may begin now
@@ -225,11 +224,6 @@ class PrefixSharing:
     def publish(self, sequence: Sequence) -> None:
         """Make a sequence's full blocks findable whose tokens are known and computed, or planned: steps run in order,
         and a step writes all keys and values of a layer before it reads any."""
-        if not self.defers or sequence.request.params.n > 1:
-            self.publish_deferred(sequence)
-
-    def publish_deferred(self, sequence: Sequence) -> None:
-        """Make a sequence's full blocks findable that `publish` deferred, before it is preempted."""
         size, computed = self._size, sequence.num_computed
         if computed < (sequence.num_published_blocks + 1) * size:
             return  # as after most tokens
@@ -256,6 +250,12 @@ class PrefixSharing:
                 self._states.publish(sequence, sequence.num_published_blocks * size, nodes[0])
             if not self._among_requests:
                 self._private.setdefault(self.root(sequence), []).extend(nodes)
+
+    def publish_for_samples(self, sequence: Sequence) -> None:
+        """Publish a sequence's blocks only where other samples of its request share them: where publishing is deferred
+        (`defers`)."""
+        if sequence.request.params.n > 1:
+            self.publish(sequence)
 
     def free_request(self, sample: Sequence) -> None:
         """End a request with its last sample: where requests share nothing, its cached blocks are dropped."""
