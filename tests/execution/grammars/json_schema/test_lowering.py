@@ -132,6 +132,8 @@ def test_an_excluded_bound_is_not_written(bounds: dict[str, Any], text: str, bet
         ({"minimum": 0.9, "maximum": 0.955}, {"0.9", "0.95", "0.955"}, {"0.8", "0.96"}),
         ({"minimum": 0.95, "exclusiveMaximum": 0.955}, {"0.95", "0.954"}, {"0.9", "0.955"}),
         ({"minimum": -0.955, "maximum": 0.25}, {"-0.95", "-0.9", "0.2", "0.25"}, {"-0.96", "0.3"}),
+        ({"minimum": 100.05, "maximum": 100.14999999999999}, {"100.05", "100.1", "100.14", "100.14999"}, {"100.15"}),
+        ({"minimum": -0.15000000000000002, "maximum": 0.5}, {"-0.15", "-0.1", "0.5"}, {"-0.16", "-0.1500001"}),
         ({"maximum": 20.5, "multipleOf": 0.25}, {"20.5", "20.25", "20"}, {"20.75", "20.4", "21"}),
         ({"minimum": -7.6, "maximum": 20.6, "multipleOf": 0.25}, {"-7.5", "20.5"}, {"-7.75", "20.75"}),
     ],
@@ -141,6 +143,11 @@ def test_numbers_that_a_bound_begins_with_are_written(
 ) -> None:
     compiled = Compiled({"type": "number", **bounds})
     assert {text for text in texts | others if compiled.takes(text)} == texts
+
+
+def test_conditions_beside_a_bound_hold_of_the_numbers_that_it_begins_with() -> None:
+    impossible = {"type": "number", "maximum": 0.95, "not": {"required": ["a"]}}  # `required` is true of numbers
+    assert not Compiled(impossible).takes("0.9")
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,8 @@ class _Lowering:
             ways = [schema]
         if not ways and (others := sorted(types_of(schema) - {"object"})):  # no object is valid
             ways = [{**{name: one for name, one in schema.items() if _OF_TYPES.get(name) != "object"}, "type": others}]
-        lowered = [self._descended(way, given.parts) for way in ways] + [{"enum": more}] * bool(more)
+        ways += [{"enum": more}] * bool(more)
+        lowered = [self._descended(way, given.parts) for way in ways]
         lowered = [one for one in lowered if one is not False]
         return lowered[0] if len(lowered) == 1 else {"anyOf": lowered} if lowered else False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_DOWN, Decimal
+from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, Decimal
 from typing import Any
 
 MAX_BOUND = 10**15  # floats are exact to a unit here, and 64-bit integers reach further
@@ -34,6 +34,7 @@ def bounded(schema: dict[str, Any], types: frozenset[str]) -> tuple[dict[str, An
     if "multipleOf" in given:
         _tighten(given)
     if "number" in types:
+        _shorten(given)
         left += _moved(given)
     bounded = {name: given.get(name, value) for name, value in schema.items() if name in given or name in kept}
     bounded |= given  # those that were moved have other names
@@ -94,6 +95,21 @@ def _tighten(given: dict[str, Any]) -> None:
             for name in names:
                 given.pop(name, None)
             given[names[0]] = tightened
+
+
+def _shorten(given: dict[str, Any]) -> None:
+    """Put the bounds at the outermost numbers within them of as many digits as the library reads: it rounds others, and
+    writes 100.15 up to 100.14999999999999."""
+    shorter = dict(given)
+    for names, rounding in ((_LOWER, ROUND_CEILING), (_UPPER, ROUND_FLOOR)):
+        for name in names:
+            exact = Decimal(repr(given.get(name, 0)))
+            if len(exact.normalize().as_tuple().digits) > DIGITS:
+                unit = Decimal(1).scaleb(exact.adjusted() - DIGITS + 1)
+                shorter[name] = float(exact.quantize(unit, rounding))
+    low, _, high, _ = _edges(shorter)
+    if low is None or high is None or low <= high:
+        given.update(shorter)
 
 
 def _moved(given: dict[str, Any]) -> list[str]:
