@@ -18,7 +18,7 @@ from inflight.core.request_timings import RequestTimings
 from inflight.core.stopping import StopChecker
 from inflight.core.types.events import Finish
 from inflight.core.types.length_distribution import LengthDistribution, uniform
-from inflight.core.types.request import Request
+from inflight.core.types.request import SLO, Request
 
 NO_POSITIONS = range(0)
 
@@ -275,14 +275,9 @@ class SequenceView:
         return self._sequence.request.slo.itl
 
     @property
-    def tpot_target(self) -> float | None:
-        """Seconds of each token behind the first, on average."""
-        return self._sequence.request.slo.tpot
-
-    @property
-    def pace_target(self) -> float | None:
-        """Seconds that each token behind the first may take on average, by both targets."""
-        return self._sequence.request.slo.pace
+    def slo(self) -> SLO:
+        """All targets of its request."""
+        return self._sequence.request.slo
 
     @property
     def is_running(self) -> bool:

@@ -333,7 +333,7 @@ class EngineLoop:
         flight = self._flights[-1 if is_interim else 0]
         with unlocked:
             result = flight.result(self._step_error)
-        if self._scheduler.has_transfers_out:
+        if self._scheduler.transfers_out:
             result = structs.replace(result, transferred=self._transferred(0.0))
         self.clock.passed(result.seconds if is_interim else self._suspended.seconds_left(result.seconds))
         now = self.clock.now()

@@ -13,7 +13,7 @@ from inflight.planning.steady import Steady, rows_at
 from inflight.planning.traffic import Traffic
 
 _HALVINGS = 40
-_MOST = 1024  # times the demanded rate, up to which a balanced one is looked for
+_MAX_FACTOR = 1024  # times the demanded rate, up to which a balanced one is looked for
 
 
 def expected_load(question: Question, found: Sequence[Candidate], traffic: Traffic) -> Question:
@@ -97,9 +97,9 @@ def _balanced(demand: Mixed, sessions: float, replicas: int, expected: Callable[
         return demand.sessions_at(replicas * each, demand.slower * expected(each)) > sessions
 
     high = demand.rate / replicas
-    most = _MOST * high
+    limit = _MAX_FACTOR * high
     while not too_many(high):
-        if high > most:  # rows bound how many are open at any rate
+        if high > limit:  # rows bound how many are open at any rate
             return demand
         high *= 2
     low = 0.0

@@ -51,8 +51,8 @@ def find_capacity(
         trial: Runs a trial at so many requests per second.
         guess: The first rate.
         tolerance: Between the two rates at the end.
-        max_trials: CLOSING more where a trickle meets the SLOs, and where the two rates are STEP times apart after so
-            many, or the ceiling is not reached.
+        max_trials: CLOSING more where a trickle meets the SLOs, and where the upper rate is STEP times the lower after
+            so many, or the ceiling is not reached.
         trickle: Whether to try a trickle before giving up.
         worth: A rate; the search ends when it is missed, since lower ones are of no interest.
         ceiling: No rate above it is tried.

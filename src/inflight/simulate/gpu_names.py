@@ -38,29 +38,29 @@ def find_name(name: str, known: Callable[[str], float | None]) -> str | None:
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean …?` with the nearest known name of the same kind; "" where none is."""
-    words, names = _words(name), sorted(known, key=len)
-    models = {word for word in words if re.fullmatch(r"[a-z]+\d+[a-z]*|\d{4}[a-z]*", word)}
+    parts, names = _words(name), sorted(known, key=len)
+    models = {word for word in parts if re.fullmatch(r"[a-z]+\d+[a-z]*|\d{4}[a-z]*", word)}
     same = [one for one in names if models.intersection(one.split("-"))]
     if same:
-        shorter = [one for one in same if set(one.split("-")) <= set(words)]
-        return did_you_mean("-".join(words), shorter or same) or f" Did you mean {(shorter or same)[0]}?"
-    return did_you_mean("-".join(words), [one for one in names if _letters(one) == _letters(words[0])])
+        shorter = [one for one in same if set(one.split("-")) <= set(parts)]
+        return did_you_mean("-".join(parts), shorter or same) or f" Did you mean {(shorter or same)[0]}?"
+    return did_you_mean("-".join(parts), [one for one in names if _letters(one) == _letters(parts[0])])
 
 
 def _forms(name: str) -> Iterator[str]:
     yield spelled(name)
-    words = _words(name)
-    yield "-".join(words)
-    yield "-".join(word for word in words if word != "sxm")
+    parts = _words(name)
+    yield "-".join(parts)
+    yield "-".join(word for word in parts if word != "sxm")
 
 
 def _words(name: str) -> list[str]:
     """Return a name's words without those that are added, sizes as numbers, and SXM without its version."""
     plain = re.sub(r"\((r|tm)\)|\d+-core", " ", name.lower())
     plain = re.sub(r"\b(rtx|epyc|xeon)(?=\d)", r"\1-", plain)
-    words = (re.sub(r"^(\d+)g(i?b)?$", r"\1", word) for word in re.split(r"[\s_/+-]+", plain))
-    words = (re.sub(r"^sxm\d$", "sxm", word) for word in words)
-    return [word for word in words if word and word not in _ADDED] or [""]
+    parts = (re.sub(r"^(\d+)g(i?b)?$", r"\1", word) for word in re.split(r"[\s_/+-]+", plain))
+    parts = (re.sub(r"^sxm\d$", "sxm", word) for word in parts)
+    return [word for word in parts if word and word not in _ADDED] or [""]
 
 
 def _letters(name: str) -> str:

@@ -12,7 +12,6 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load, Margin
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.config import SchedulerConfig
-from inflight.core.scheduling.load_before import load_before
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.stopping import StopText
 from inflight.core.strategies.chunked import Chunked
@@ -61,7 +60,7 @@ class Engine:
 
     def load(self) -> Load:
         """Return the work before a newcomer."""
-        return load_before(request("probe"), self.scheduler._state, self.scheduler._config)
+        return self.scheduler._state.load_before(request("probe"), self.scheduler._config)
 
     def expected(self) -> float:
         """Seconds to the first token of a newcomer with 20 tokens."""

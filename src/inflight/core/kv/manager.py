@@ -346,11 +346,6 @@ class KVCacheManager:
         return self._transfers.is_busy or self._writer.is_waiting or self._exporter.is_waiting
 
     @property
-    def has_transfers_out(self) -> bool:
-        """Whether a transfer is in flight."""
-        return bool(self._transfers.in_flight)
-
-    @property
     def transfer_ids_out(self) -> tuple[int, ...]:
         """Ids of the transfers in flight."""
         return tuple(self._transfers.in_flight)

@@ -21,7 +21,6 @@ from inflight.core.request_timings import StepTime
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.foreground import ForegroundWork
 from inflight.core.scheduling.interim import InterimSteps
-from inflight.core.scheduling.load_before import load_before
 from inflight.core.scheduling.outputs import BatchOutputs, Outputs
 from inflight.core.scheduling.plan_builder import PlanBuilder
 from inflight.core.scheduling.requests import Numbers, Requests, SampleFactory
@@ -79,7 +78,7 @@ class Scheduler:
 
         def seconds_until_served(request: Request) -> float:
             """Return when to try again with a request that finds its lane full."""
-            return self._admission.seconds_to_first_token(0, load_before(request, self._state, config))
+            return self._admission.seconds_to_first_token(0, self._state.load_before(request, config))
 
         shortage = self._memory.shortage
         self._validator = RequestValidator(
@@ -125,7 +124,7 @@ class Scheduler:
         predicted = None
         if self._admission.is_on:
             backlogs = [lane.queue.backlog for lane in self._lanes.before(request.lane)]
-            load = partial(load_before, request, self._state, self._config)
+            load = partial(self._state.load_before, request, self._config)
             predicted = self._admission.check(request, backlogs, load)
         lane = self._lanes.named(request.lane)
         assert lane is not None  # the validator saw to it
@@ -310,11 +309,6 @@ class Scheduler:
     def transfers_out(self) -> tuple[int, ...]:
         """Ids of transfers in flight, of adapters' loads, and of masks that draws wait for."""
         return (*self._memory.transfer_ids_out, *self._adapters.in_flight, *self._running.masks_out)
-
-    @property
-    def has_transfers_out(self) -> bool:
-        """Whether there are `transfers_out`."""
-        return self._memory.has_transfers_out or bool(self._adapters.in_flight) or bool(self._running.masks_out)
 
     @property
     def latency(self) -> LatencyModel:

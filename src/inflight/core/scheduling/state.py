@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from inflight.core.adapters import AdapterSlots
 from inflight.core.kv.manager import KVCacheManager
+from inflight.core.queueing.admission import Load
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.request_timings import StepTime
 from inflight.core.scheduling.config import SchedulerConfig
@@ -17,6 +18,7 @@ from inflight.core.scheduling.running import Counts, Running, SwapRule
 from inflight.core.sequence import Sequence
 from inflight.core.speculation.speculation import ForcedDrafts
 from inflight.core.types.length_distribution import EndedOutput
+from inflight.core.types.request import Request
 
 
 class SchedulerState(Struct, eq=False):
@@ -61,6 +63,23 @@ class SchedulerState(Struct, eq=False):
         if self.peak is None or self.preemption.made_room_for(newcomer):
             return spare
         return max(spare, self.peak.spare_blocks(newcomer, lane))
+
+    def load_before(self, request: Request, config: SchedulerConfig) -> Load:
+        """Return the work before a newcomer: of its own lane, and of those that come before it."""
+        before, capacity = self.lanes.before(request.lane), config.capacity
+        waiting = [one for lane in before for one in lane.queue.everyone()]
+        served = [one for one in self.running.sequences if one.finish is None and self.lanes.of(one) in before]
+        queued_tokens = sum(lane.queue.backlog.total.tokens for lane in before)
+        return Load(
+            ahead=len(waiting),
+            prompt_tokens=queued_tokens + sum(one.num_uncomputed for one in served if one.num_uncomputed > 1),
+            remaining=[max(1.0, one.predicted - len(one.output)) for one in served],
+            remaining_ahead=[max(1.0, one.predicted - len(one.output)) for one in waiting],
+            free_rows=capacity.max_rows - len(served),
+            rows=capacity.max_rows,
+            budget=min(config.token_budget, capacity.max_model_len),
+            context=sum(one.num_computed for one in served) / max(1, len(served)),
+        )
 
     def take_ended(self) -> tuple[EndedOutput, ...]:
         """Take the ended outputs for a plan."""

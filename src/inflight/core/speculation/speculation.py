@@ -142,7 +142,7 @@ class StepLimit:
 
     def began(self, view: SequenceView) -> None:
         """Add the targets of a sequence that may be drafted for."""
-        for target, targets in ((view.itl_target, self._itl), (view.tpot_target, self._tpot)):
+        for target, targets in ((view.slo.itl, self._itl), (view.slo.tpot, self._tpot)):
             if target is not None:
                 targets[view.number] = target
 

@@ -48,7 +48,7 @@ class Stream:
     __slots__ = ("pace", "slack", "view")
 
     def __init__(self, view: SequenceView, begin: float, default_itl: float | None):
-        pace = view.pace_target
+        pace = view.slo.pace
         target = default_itl if pace is None else pace
         self.view = view
         self.pace = self.slack = math.inf
@@ -98,7 +98,7 @@ class Work:
     def has_targets(self) -> bool:
         """Whether a request has a target of its own, or waits behind such requests."""
         views = (*(one.view for one in self.streams), *self.prompts)
-        return self.late is not None or any(one.pace_target is not None or one.ttft_target is not None for one in views)
+        return self.late is not None or any(one.slo.pace is not None or one.ttft_target is not None for one in views)
 
     @property
     def has_prompts(self) -> bool:
