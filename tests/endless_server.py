@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 
-PIECE, MAX_BYTES = b"x" * (1 << 16), 64 << 20  # then it gives up, and whoever reads so much has no bound
+PIECE, MAX_BYTES = b"x" * (1 << 16), 64 << 20  # then it ends, and a client that reads so much has no bound
 
 
 @contextlib.contextmanager

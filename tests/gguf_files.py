@@ -37,14 +37,16 @@ def convert(folder: Path, path: Path, architecture: str, quantize: Quantize = pl
         put(writer, f"{architecture}.{key.replace('__', '.')}", value)
     vocabulary(writer, folder)
     learnt(writer, folder)
-    apart = any(key.endswith("key_length_mla") for key in more)
-    for name, values in converted(architecture, folder, config, apart).items():
+    separate = any(key.endswith("key_length_mla") for key in more)
+    for name, values in converted(architecture, folder, config, separate).items():
         add(writer, name, values, quantize)
     return finish(writer, path)
 
 
-def converted(architecture: str, folder: Path, config: Mapping[str, Any], apart: bool = True) -> dict[str, np.ndarray]:
-    """All tensors as the converter names and changes them. apart: of latent attention, keys and values."""
+def converted(
+    architecture: str, folder: Path, config: Mapping[str, Any], separate: bool = True
+) -> dict[str, np.ndarray]:
+    """All tensors as the converter names and changes them. separate: of latent attention, keys and values."""
     names = gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == architecture), 64)
     own = {".linear_attn.dt_bias": "ssm_dt.bias", ".mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}
     own |= {".self_attn.sinks": "attn_sinks.weight", ".layer_scalar": "layer_output_scale.weight"}
@@ -71,7 +73,7 @@ def converted(architecture: str, folder: Path, config: Mapping[str, Any], apart:
             layer = name.split(".")[2]
             parts = of_key_heads(values, config)
             found |= {f"blk.{layer}.{called}.weight": one for called, one in parts.items()}
-        elif name.endswith("kv_b_proj.weight") and apart:
+        elif name.endswith("kv_b_proj.weight") and separate:
             found |= split_keys_and_values(str(names.get_name(name, try_suffixes=(".weight",))), values, config)
         else:
             layer, end = name.split(".")[2:3], next((one for one in own if name.endswith(one)), None)
@@ -92,7 +94,7 @@ def proportional(config: Mapping[str, Any]) -> np.ndarray:
 
 
 def divisors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Of the frequencies: Llama 3's, and LongRoPE's two lists."""
+    """Return the factors of the frequencies: Llama 3's, and LongRoPE's two lists."""
     rope = config.get("rope_parameters") or {}
     if rope.get("rope_type") == "longrope":
         return {f"rope_factors_{one}.weight": np.array(rope[f"{one}_factor"]) for one in ("short", "long")}
@@ -106,8 +108,8 @@ def divisors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def as_converted(architecture: str, name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
-    """What the converter does: Llama's queries and keys in pairs of neighbours, norms that are stored less 1 with it
-    added, heads of values dealt out among those of keys."""
+    """Change tensors as the converter does: Llama's queries and keys in pairs of neighbours, norms stored less 1 with
+    it added, heads of values dealt out among those of keys."""
     if architecture in _PAIRED and (".q_proj." in name or ".k_proj." in name):
         heads = config["num_attention_heads"] if ".q_proj." in name else config["num_key_value_heads"]
         return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)

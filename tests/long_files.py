@@ -1,7 +1,7 @@
 """The files of tests that take longest, longest first.
 
-Workers take them before all others: one that came last would keep one core while the others have nothing left. Whoever
-makes a file that takes ten seconds of a core adds it (`pytest --durations 30` shows them).
+Workers take them before all others: one that came last would keep one core while the others have nothing left. Add
+a file that takes ten seconds of a core (`pytest --durations 30` shows them).
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def test_prompts_in_every_form(llm: LLM) -> None:
 
 @pytest.mark.parametrize("after", [0.0, 0.01, 0.03])
 def test_after_ctrl_c_the_next_call_is_answered(llm: LLM, after: float) -> None:
-    """A real signal, at a moment that nobody chose."""
+    """A real signal, at a random moment."""
     (expected,) = llm.generate("hello world", GREEDY)
     long = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
     timer = threading.Timer(after, signal.raise_signal, [signal.SIGINT])
@@ -271,7 +271,7 @@ def test_timings_sum_to_the_total(llm: LLM, n: int) -> None:
 
 
 # -- engine -------------------------------------------------------------------------------------------------------
-def test_the_record_file_tells_it_all(tiny: Path, tmp_path: Path) -> None:
+def test_the_record_file_holds_it_all(tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"
     with LLM(str(tiny), threads=1, record=path) as llm:
         outputs = llm.generate(["hello", "world"], SamplingParams(n=2, max_tokens=4, ignore_eos=True))
@@ -300,7 +300,7 @@ def test_settings_say_what_is_in_force(llm: LLM) -> None:
         (256, "256", "as the model's files say"),
     ],
 )
-def test_end_tokens_that_are_not_in_the_vocabulary_break_nobodys_step(
+def test_end_tokens_that_are_not_in_the_vocabulary_break_no_step(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, named: Any, value: str, why: str
 ) -> None:
     folder = write_model(tmp_path / "model")
@@ -358,9 +358,9 @@ def test_quantized_weights_answer_otherwise_and_say_why(tiny: Path) -> None:
     for quantization in ("none", "int8", "int8-all", "int4", "int4-all"):
         with LLM(str(tiny), quantization=quantization, threads=1, num_blocks=8) as llm:
             outputs = llm.generate(prompts, SamplingParams(max_tokens=2, temperature=0, logprobs=0))
-            told = llm.settings["quantization"]
+            result = llm.settings["quantization"]
         scores[quantization] = [output.outputs[0].token_logprobs for output in outputs]
-        assert told.value == quantization and ("int8" in told.reason)
+        assert result.value == quantization and ("int8" in result.reason)
     assert all(scores[one] != scores[other] for one, other in itertools.combinations(scores, 2))
 
 
@@ -369,9 +369,11 @@ def test_int8_keys_and_values_answer_otherwise_in_half_the_room(tiny: Path) -> N
     for held in ("auto", "int8"):
         with LLM(str(tiny), kv_cache_dtype=held, threads=1, kv_memory=0.001) as llm:
             (output,) = llm.generate([[5] * 40], SamplingParams(max_tokens=4, temperature=0, logprobs=0))
-            told, sizes[held] = llm.settings["kv_cache_dtype"], llm.settings["num_blocks"].value
+            result, sizes[held] = llm.settings["kv_cache_dtype"], llm.settings["num_blocks"].value
         scores[held] = output.outputs[0].token_logprobs
-        assert told.value == ("int8" if held == "int8" else "bfloat16") and "int8" in told.reason + str(told.value)
+        assert result.value == ("int8" if held == "int8" else "bfloat16") and "int8" in result.reason + str(
+            result.value
+        )
     assert scores["auto"] != scores["int8"]
     assert sizes["int8"] > 1.3 * sizes["auto"]
 
@@ -423,7 +425,7 @@ def test_the_built_in_model_answers() -> None:
     assert "request" in text.lower() or "batch" in text.lower()
 
 
-def test_unknown_names_are_told() -> None:
+def test_unknown_names_are_reported() -> None:
     with pytest.raises(AttributeError, match="it has LLM, AsyncEngine"):
         inflight.Engine  # noqa: B018
 

@@ -1,4 +1,4 @@
-"""What the built-in model's folder promises: plain chats as they always were, tools in a form that our own parser finds
+"""The built-in model's folder: plain chats as they always were, tools in a form that our own parser finds
 by itself, training on the very tokens that the template writes, and answers as the quick start shows them."""
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def test_our_parser_reads_what_the_template_writes() -> None:
     chosen = choose(TEMPLATE.written, "llama", ParserNames())
     assert chosen.names == ParserNames("hermes", None)
     parser = chosen.parser([Tool("get_weather")], in_reasoning=False)
-    told = [delta for delta in [*parser.push(CALL), *parser.finish()] if isinstance(delta, ToolCallDelta)]
-    assert [delta.name for delta in told if delta.name] == ["get_weather"]
-    assert json.loads("".join(delta.arguments for delta in told)) == {"city": "Lyon"}
+    result = [delta for delta in [*parser.push(CALL), *parser.finish()] if isinstance(delta, ToolCallDelta)]
+    assert [delta.name for delta in result if delta.name] == ["get_weather"]
+    assert json.loads("".join(delta.arguments for delta in result)) == {"city": "Lyon"}
     assert len(Tokenizer.load(BUILT_IN).encode("<tool_call></tool_call>", add_special_tokens=False)) == 2
 
 
@@ -107,7 +107,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("training")
 def test_training_rows_are_what_the_template_writes() -> None:
-    """Of every kind of conversation, token for token: what is trained is what will be asked."""
+    """Every kind of conversation, token for token: what is trained is what will be asked."""
     dialogues = importlib.import_module("dialogues")
     encoder = importlib.import_module("rows").Encoder(AutoTokenizer.from_pretrained(BUILT_IN))
     values = importlib.import_module("values").Values(random.Random(1))
@@ -150,13 +150,13 @@ def answer(llm: LLM, *messages: dict[str, Any], tools: list[dict[str, Any]] | No
     return llm.generate(prompt, SamplingParams(max_tokens=100, skip_special_tokens=False))[0].outputs[0].text
 
 
-def test_it_calls_a_tool_and_tells_the_result(llm: LLM) -> None:
+def test_it_calls_a_tool_and_reports_the_result(llm: LLM) -> None:
     asked = user("What is the weather in Lyon?")
     called = answer(llm, asked, tools=[WEATHER])
     assert called.startswith("<tool_call>") and '"city": "Lyon"' in called
     result = {"role": "tool", "content": "24 degrees"}
-    told = answer(llm, asked, calling({"city": "Lyon"}), result, tools=[WEATHER])
-    assert "Lyon" in told and "24 degrees" in told
+    outcome = answer(llm, asked, calling({"city": "Lyon"}), result, tools=[WEATHER])
+    assert "Lyon" in outcome and "24 degrees" in outcome
 
 
 def test_a_question_about_batching_is_answered_in_words_beside_tools(llm: LLM) -> None:

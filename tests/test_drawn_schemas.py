@@ -43,7 +43,7 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def compiled() -> Iterator[CompiledGrammars]:
-    """Of its own, beside the engine's."""
+    """A seed of its own, beside the engine's."""
     made = vocabulary()
     grammars = CompiledGrammars(lambda: made)
     yield grammars

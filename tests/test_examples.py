@@ -20,7 +20,7 @@ BUILT_IN = Path(inflight.__file__).parent / "builtin_model"
 
 
 def run(*arguments: object, **env: str) -> str:
-    """What an example says."""
+    """Return an example's output."""
     ended = subprocess.run(
         [sys.executable, *map(str, arguments)],
         capture_output=True,
@@ -39,35 +39,35 @@ def simulated(*arguments: str) -> str:
     return run("-m", "inflight.cli", "simulate", *machine, *traffic, *arguments, PYTHONPATH=str(EXAMPLES))
 
 
-def itl_p99(told: str) -> float:
-    [line] = re.findall(r"^ *ITL .*", told, re.MULTILINE) or re.findall(r"^ *TPOT .*", told, re.MULTILINE)
+def itl_p99(result: str) -> float:
+    [line] = re.findall(r"^ *ITL .*", result, re.MULTILINE) or re.findall(r"^ *TPOT .*", result, re.MULTILINE)
     return float(line.split()[4].replace(",", ""))
 
 
 def test_the_client_streams_while_its_background_work_waits() -> None:
     server = Server().ready()
     try:
-        told = run(EXAMPLES / "ask_a_server.py", server.url)
-        assert "Continuous batching decides anew" in told
-        assert len(re.findall(r"\? .*… \(\d+ ms in the queue, \d+ ms in all\)", told)) == 4
+        out = run(EXAMPLES / "ask_a_server.py", server.url)
+        assert "Continuous batching decides anew" in out
+        assert len(re.findall(r"\? .*… \(\d+ ms in the queue, \d+ ms in all\)", out)) == 4
         assert server.metric("inflight_requests_finished_total", lane="batch") == 4
     finally:
         server.stop()
 
 
 def test_prompts_are_computed_by_the_other_engine_and_answers_are_the_same() -> None:
-    told = run(EXAMPLES / "prefill_engines.py")
-    handed = re.findall(r"(\d+) of (\d+) tokens were computed by the other engine", told)
+    out = run(EXAMPLES / "prefill_engines.py")
+    handed = re.findall(r"(\d+) of (\d+) tokens were computed by the other engine", out)
     assert len(handed) == 3 and all(0 < int(prompt) - int(taken) <= 16 for taken, prompt in handed)
-    assert "One engine says the same." in told
+    assert "One engine says the same." in out
 
 
 def test_the_policy_is_taken(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "One", "max_tokens": 2}\n{"prompt": "Two and three", "max_tokens": 2}\n')
     asked = ("--policy", "short_prompts_first:ShortPromptsFirst", "--input", str(prompts))
-    told = run("-m", "inflight.cli", "run", *asked, PYTHONPATH=str(EXAMPLES))
-    assert told.count('"finish_reason"') == 2 and "first come" not in told, "fcfs would have taken over"
+    out = run("-m", "inflight.cli", "run", *asked, PYTHONPATH=str(EXAMPLES))
+    assert out.count('"finish_reason"') == 2 and "first come" not in out, "fcfs would have taken over"
 
 
 @pytest.mark.wide
@@ -79,15 +79,15 @@ def test_the_strategy_makes_gaps_shorter() -> None:
 
 def test_adapters_answer_in_one_batch_each_in_its_way(tmp_path: Path) -> None:
     adapters = [f"{name}={write_adapter(tmp_path / name, BUILT_IN, seed)}" for seed, name in enumerate(("one", "two"))]
-    told = dict(re.findall(r"^(\w+): (.*)$", run(EXAMPLES / "adapters.py", BUILT_IN, *adapters), re.MULTILINE))
-    assert told.keys() == {"without", "one", "two"} and len(set(told.values())) == 3
-    assert len(told["without"]) > 20
+    out = dict(re.findall(r"^(\w+): (.*)$", run(EXAMPLES / "adapters.py", BUILT_IN, *adapters), re.MULTILINE))
+    assert out.keys() == {"without", "one", "two"} and len(set(out.values())) == 3
+    assert len(out["without"]) > 20
 
 
 @pytest.mark.wide
-def test_planning_tells_where_the_queue_begins_to_grow() -> None:
-    told = run(EXAMPLES / "how_many_fit.py")
-    assert "128 KiB a token" in told and "TTFT p99" in told and "grows without end" in told
+def test_planning_shows_where_the_queue_begins_to_grow() -> None:
+    out = run(EXAMPLES / "how_many_fit.py")
+    assert "128 KiB a token" in out and "TTFT p99" in out and "grows without end" in out
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda one: one.name)

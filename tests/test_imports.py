@@ -1,4 +1,4 @@
-"""What a fresh interpreter loads: nothing heavy for the package, no torch and no transformers for anything."""
+"""Modules that a fresh interpreter loads: nothing heavy for the package, no torch and no transformers for anything."""
 
 from __future__ import annotations
 

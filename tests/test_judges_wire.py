@@ -41,7 +41,7 @@ def test_latencies_count_from_the_first_byte_of_the_request() -> None:
     assert (found.ttft, found.gaps, found.tpot, found.ended) == (1.0, [0.25, 0.75], 0.5, 3.0)
 
 
-def test_requests_of_one_connection_are_told_apart_and_others_than_generations_left_out() -> None:
+def test_requests_of_one_connection_are_distinguished_and_others_than_generations_left_out() -> None:
     listing = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
     empty = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
     refused = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"

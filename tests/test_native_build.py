@@ -1,4 +1,4 @@
-"""What a build of the kernels compiles: for which instruction sets, and with which flags."""
+"""The parts that a build of the kernels compiles: for which instruction sets, and with which flags."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_quantized_weights_too(
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_int8_keys_and_values_too(isa: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads a key reads its bytes and its scale: in the step that wrote it, later, from the prefix cache, or
+    """A read of a key takes its bytes and its scale: in the step that wrote it, later, from the prefix cache, or
     after they were swapped out and back."""
     monkeypatch.setenv("INFLIGHT_ISA", isa)
     cases = mix(seed=3, count=12)
@@ -267,7 +267,7 @@ def test_random_mixes_in_random_engines(seed: int, folders: dict[str, Path]) -> 
     )
 
 
-def test_the_numpy_backend_keeps_the_promise_too(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_numpy_backend_has_the_same_bits_too(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFLIGHT_ISA", "reference")
     cases = mix(seed=10, count=8, longest=40)
     expected = alone(folders["llama"], cases)
@@ -352,7 +352,7 @@ def test_layers_that_keep_only_their_window_say_the_same(
 
 
 def test_no_kernel_reads_a_block_that_was_given_up(windowed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in free blocks is not a number."""
+    """Fill free blocks with NaN."""
     monkeypatch.setenv("INFLIGHT_ISA", "reference")
     cases = mix(seed=32, count=5)
     expected = alone(windowed, cases, dtype="float32")
@@ -361,7 +361,9 @@ def test_no_kernel_reads_a_block_that_was_given_up(windowed: Path, monkeypatch: 
     def poison(runner: ModelRunner, plan: BatchPlan) -> Any:
         nonlocal poisoned
         pool = engine.loop._scheduler._memory._pool
-        fresh = {block for chunk in plan.chunks for told in (chunk.new_blocks, *chunk.window_blocks) for block in told}
+        fresh = {
+            block for chunk in plan.chunks for blocks in (chunk.new_blocks, *chunk.window_blocks) for block in blocks
+        }
         free = sorted(set(pool._free) - fresh)
         runner._kv_cache.memory[free] = 0xFF  # type: ignore[attr-defined]
         poisoned += len(free)

@@ -1,4 +1,4 @@
-"""Setting up an environment: what is told while it goes on, and what when it fails. Python and pip are played."""
+"""Setting up an environment: what is printed while it goes on, and when it fails. Python and pip are played."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_packages_are_those_of_the_project_and_of_the_extras_that_were_asked_for
     assert {*plain, "pytest"} <= {*(other / "venv" / "requirements.txt").read_text().split("\n")}
 
 
-def test_what_failed_is_told_with_the_place_of_the_log(tmp_path: Path) -> None:
+def test_what_failed_is_reported_with_the_place_of_the_log(tmp_path: Path) -> None:
     done = set_up(tmp_path, broken="yes")
     assert done.returncode == 1
     assert "No matching distribution found for numpy" in done.stderr
@@ -76,7 +76,7 @@ def test_what_failed_is_told_with_the_place_of_the_log(tmp_path: Path) -> None:
 
 
 def compiled(folder: Path) -> list[str]:
-    """What each build so far was asked to compile, or to take as it is."""
+    """Return the request of each build so far: to compile, or to take as it is."""
     return (folder / "asked").read_text().split()
 
 
@@ -86,7 +86,7 @@ def test_another_machine_compiles_what_it_runs(tmp_path: Path) -> None:
         system.write_text(f"processor : 0\nflags : fpu {features}\nflags : other\n")
         assert set_up(tmp_path, CPUINFO=str(system)).returncode == 0
         assert compiled(tmp_path) == ["native"] * builds
-    system.write_text("a system that tells no flags\n")
+    system.write_text("a system that shows no flags\n")
     assert set_up(tmp_path, CPUINFO=str(system)).returncode == 0
 
 
@@ -126,7 +126,7 @@ def test_a_published_module_of_these_sources_is_not_compiled_again_where_that_is
 
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit sets the limit")
-def test_a_stack_that_is_too_small_for_python_is_told() -> None:
+def test_a_stack_that_is_too_small_for_python_is_reported() -> None:
     limited = ["prlimit", "--stack=65536:65536", str(SCRIPT.parents[1] / "inflight"), "--version"]
     ended = subprocess.run(limited, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1 and "a stack of 64 kB, and Python needs 512; raise it" in ended.stderr

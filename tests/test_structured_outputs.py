@@ -110,7 +110,7 @@ def said(folder: Path, requests: Sequence[Request], **shape: Any) -> Said:
 
 @pytest.fixture(scope="module")
 def alone(model: Path) -> dict[int, Said]:
-    """What each says in an engine of its own company, by seed."""
+    """Return the text of each request in an engine of its own company, by seed."""
     return {seed: said(model, mixed(seed)) for seed in (1, 2)}
 
 
@@ -143,7 +143,7 @@ FORM = Grammar(
 
 
 def recorded(model: Path, path: Path, speculation: str) -> tuple[dict[str, Any], list[Any]]:
-    """What requests under a form say, with log-probabilities, and the record of it."""
+    """Return the text of requests under a form, with log-probabilities, and the record of it."""
     requests = [
         Request(
             request_id=str(seed),
@@ -207,15 +207,15 @@ def test_kernels_of_torch_follow_them_too(model: Path, monkeypatch: pytest.Monke
 
 
 def test_what_ends_by_itself_is_what_was_asked_for(alone: dict[int, Said]) -> None:
-    for seed, told in alone.items():
-        check(mixed(seed), told)
+    for seed, result in alone.items():
+        check(mixed(seed), result)
 
 
-def check(requests: Sequence[Request], told: Said) -> None:
+def check(requests: Sequence[Request], result: Said) -> None:
     tokenizer, checked = Tokenizer(byte_level()), 0
     for request in requests:
         grammar = request.grammar
-        for token_ids, reason in told[request.request_id]:
+        for token_ids, reason in result[request.request_id]:
             if grammar is None or reason != "stop":
                 continue
             end, opening = 0, grammar.opening_token_ids
@@ -258,9 +258,9 @@ def test_forced_calls_come_whether_a_model_reasons_before_them_or_not(model: Pat
         )
         for seed in range(24)
     ]
-    told, thoughtful, ended = said(model, requests, **SHAPES[shape]), 0, 0
+    result, thoughtful, ended = said(model, requests, **SHAPES[shape]), 0, 0
     for request in requests:
-        ((token_ids, reason),) = told[request.request_id]
+        ((token_ids, reason),) = result[request.request_id]
         if reason != "stop":
             continue
         answer = ParsedAnswer(parsers.parser((TOOL,), in_reasoning=False))

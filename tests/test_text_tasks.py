@@ -124,7 +124,7 @@ def test_what_a_model_does_not_do_is_refused(embedder: Path, reranker: Path, cla
         llm.embed("hello")
 
 
-def test_a_model_that_continues_texts_may_tell_vectors_too(tiny: Path) -> None:
+def test_a_model_that_continues_texts_may_make_vectors_too(tiny: Path) -> None:
     with opened(tiny, pooling="last") as llm:
         (vector,) = vectors(llm, ["hello there"])
         assert len(vector) == 64 and np.linalg.norm(vector) == pytest.approx(1)
@@ -136,7 +136,7 @@ def test_a_model_that_continues_texts_may_tell_vectors_too(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["static", "dynamic", "continuous", "chunked", "adaptive", "slack"])
-def test_every_strategy_tells_the_same(embedder: Path, strategy: str) -> None:
+def test_every_strategy_answers_the_same(embedder: Path, strategy: str) -> None:
     texts = [f"{'word ' * (number % 17)}number {number}" for number in range(40)]
     with opened(embedder) as llm:
         wanted = vectors(llm, texts)
@@ -233,8 +233,8 @@ def test_a_score_is_what_the_next_token_is_more_likely_to_be(head: str, pair_tem
             prompt = one.prompt_token_ids
             assert tokenizer.decode(prompt) == f"Q: Who waits? D: {document} A:"
             asked = [{"prompt_token_ids": [*prompt, *tokenizer.encode(answer)]} for answer in answers]
-            told = llm.generate(asked, SamplingParams(max_tokens=1, prompt_logprobs=1))
-            likely = [one.prompt_logprobs[-1][one.prompt_token_ids[-1]].logprob for one in told]
+            result = llm.generate(asked, SamplingParams(max_tokens=1, prompt_logprobs=1))
+            likely = [one.prompt_logprobs[-1][one.prompt_token_ids[-1]].logprob for one in result]
             assert one.outputs.score == pytest.approx(1 / (1 + math.exp(likely[1] - likely[0])), rel=1e-4)
             assert one.outputs.score != pytest.approx(0.5, rel=1e-3)
 

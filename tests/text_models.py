@@ -1,4 +1,4 @@
-"""Tiny models that tell something of whole texts, with a tokenizer, written in a moment without torch: as folders of
+"""Tiny models that read bidirectionally, with a tokenizer, written in a moment without torch: as folders of
 sentence-transformers and of classifiers look."""
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ COMMAND = [sys.executable, "-m", "inflight.cli"]
 
 
 @dataclass(frozen=True)
-class Told:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -28,12 +28,12 @@ class Told:
         return [json.loads(line) for line in self.out.splitlines()]
 
     def sentence(self) -> str:
-        """The one sentence that a mistake is told with."""
+        """The one sentence of an error."""
         assert self.code in (1, 2), (self.code, self.out, self.err)
         assert "Traceback" not in self.err
-        told = [line for line in self.err.splitlines() if line.startswith(("inflight: ", "Error: "))]
-        assert len(told) == 1, self.err
-        sentence = told[0].partition(": ")[2]
+        result = [line for line in self.err.splitlines() if line.startswith(("inflight: ", "Error: "))]
+        assert len(result) == 1, self.err
+        sentence = result[0].partition(": ")[2]
         assert sentence.endswith((".", ")", "?")), sentence
         return sentence
 
@@ -44,11 +44,11 @@ class Caller:
     def __init__(self, capture: pytest.CaptureFixture[str], model: Path | None) -> None:
         self._capture, self._model = capture, model
 
-    def __call__(self, verb: str, *arguments: object, model: bool = True) -> Told:
+    def __call__(self, verb: str, *arguments: object, model: bool = True) -> CommandResult:
         chosen = ["--model", str(self._model)] if model and self._model else []
         code = call([verb, *chosen, "--threads", "1", *(str(one) for one in arguments)])
         out, err = self._capture.readouterr()
-        return Told(code, out, err)
+        return CommandResult(code, out, err)
 
 
 def spawn(*arguments: object, **settings: Any) -> subprocess.Popen[bytes]:
@@ -58,9 +58,9 @@ def spawn(*arguments: object, **settings: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*COMMAND, *(str(one) for one in arguments)], env=environment, **{**streams, **settings})
 
 
-def finished(process: subprocess.Popen[bytes], typed: bytes | None = None) -> Told:
+def finished(process: subprocess.Popen[bytes], typed: bytes | None = None) -> CommandResult:
     out, err = process.communicate(typed, timeout=60)
-    return Told(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+    return CommandResult(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
 
 def write_lines(path: Path, *lines: Any) -> Path:

@@ -90,10 +90,10 @@ from .terminal import Caller, write_lines
     ],
 )
 def test_options(inflight: Caller, options: str, sentence: str) -> None:
-    told = inflight("run", "hello", *options.split(" "))
-    assert sentence in told.sentence()
-    is_of_this_machine = any(one in told.err for one in ("are free", "adapter '(scratch)' does not exist"))
-    assert told.code == (1 if is_of_this_machine else 2), "as where click refuses a value"
+    result = inflight("run", "hello", *options.split(" "))
+    assert sentence in result.sentence()
+    is_of_this_machine = any(one in result.err for one in ("are free", "adapter '(scratch)' does not exist"))
+    assert result.code == (1 if is_of_this_machine else 2), "as where click refuses a value"
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_a_full_disk(inflight: Caller, tmp_path: Path) -> None:
         ["x", "--record", "/dev/full"],
         ["--input", source, "--output", "/dev/full"],
     ):
-        told = inflight("run", *arguments, "--max-tokens", 2)
-        assert told.sentence().startswith("No space left on device; check the path")
+        result = inflight("run", *arguments, "--max-tokens", 2)
+        assert result.sentence().startswith("No space left on device; check the path")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
@@ -270,8 +270,8 @@ def broken_template(folder: Path) -> None:
 )
 def test_models(inflight: Caller, broken: Path, breaks: Any, sentence: str) -> None:
     breaks(broken)
-    told = inflight("run", "hello", "--model", broken, model=False)
-    assert sentence in told.sentence() and told.out == ""
+    result = inflight("run", "hello", "--model", broken, model=False)
+    assert sentence in result.sentence() and result.out == ""
 
 
 def test_folders_that_are_no_models(inflight: Caller, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from inflight.workload.arrivals import Constant
 from inflight.workload.classes import TrafficClass
 from inflight.workload.lengths import Fixed
 
-# Shared machines make any client late now and then; these tests are about what is sent and told, not about times.
+# Shared machines make any client late now and then; these tests are about what is sent and printed, not about times.
 BELIEVED_OR_NOT = (0, 1)
 
 
@@ -46,12 +46,12 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def mistake(capture: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What is told of it, in this process: nothing is measured, so that no process of its own is needed."""
+    """The output for it, in this process: nothing is measured, so that no process of its own is needed."""
     code = call(["bench", *arguments])
-    told = capture.readouterr().err
-    assert code in (1, 2), told
-    assert "Traceback" not in told
-    return told
+    err = capture.readouterr().err
+    assert code in (1, 2), err
+    assert "Traceback" not in err
+    return err
 
 
 def record(*arguments: str) -> dict:
@@ -220,16 +220,16 @@ def test_an_interrupted_run_writes_what_it_has(server, tmp_path):
     )  # fmt: skip
     assert server.settled(lambda: server.metric("inflight_requests_finished_total") > before + 20)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 130, told
+    _, out = process.communicate(timeout=60)
+    assert process.returncode == 130, out
     found = json.loads(path.read_text())
     assert found["partial"] is True
     assert 0 < found["summary"]["offered"] < 2000
-    assert "Stopped" in told
+    assert "Stopped" in out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "sentence"),
     [
         (["http://127.0.0.1:9"], "127.0.0.1:9"),
         (["--rate", "1", "--arrivals", "poisson:2"], "--rate 1 and --arrivals poisson:2"),
@@ -248,12 +248,12 @@ def test_an_interrupted_run_writes_what_it_has(server, tmp_path):
         (["a:1", "--url", "b:2"], "Two addresses"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_sent(capfd, arguments, told):
-    assert told in mistake(capfd, *arguments)
+def test_mistakes_are_reported_before_anything_is_sent(capfd, arguments, sentence):
+    assert sentence in mistake(capfd, *arguments)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "sentence"),
     [
         (["--model", "gpt"], "does not serve the model 'gpt'; it serves built-in"),
         (["--input-tokens", "uniform:9-4"], "give the smaller one first"),
@@ -267,8 +267,8 @@ def test_mistakes_are_told_before_anything_is_sent(capfd, arguments, told):
         (["--concurrency", "0"], "--concurrency is 0"),
     ],
 )
-def test_mistakes_that_the_server_shows_are_told(capfd, server, arguments, told):
-    assert told in mistake(capfd, server.url, *arguments)
+def test_mistakes_that_the_server_shows_are_reported(capfd, server, arguments, sentence):
+    assert sentence in mistake(capfd, server.url, *arguments)
 
 
 def test_a_foreign_server_without_extras(tmp_path: Path):
@@ -302,9 +302,9 @@ def test_a_search_begins_near_the_capacity_and_says_how_much_of_it_is_left(capsy
     runner = OneWorker()
     work = _Measurement(runner, offer, ABOUT, OutcomeOptions(find_capacity=True))
     assert work.capacity("rate", work.estimate(), 0.99) == 0
-    told = capsys.readouterr().err
-    assert "64 requests, 16 at a time, came to 10" in told and "the search begins at 7" in told
-    probes = [line for line in told.splitlines() if line.startswith("probe ")]
+    err = capsys.readouterr().err
+    assert "64 requests, 16 at a time, came to 10" in err and "the search begins at 7" in err
+    probes = [line for line in err.splitlines() if line.startswith("probe ")]
     assert "at 7 requests/s, 30 s; how many follow is known when" in probes[0]
-    assert "at most 0 more after it" in probes[-1] and "at most 3 more after it, 90 s" in told
+    assert "at most 0 more after it" in probes[-1] and "at most 3 more after it, 90 s" in err
     assert runner.sizes[0] == 64 and len(probes) == len(runner.sizes) - 1 <= 7

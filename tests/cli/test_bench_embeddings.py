@@ -1,4 +1,4 @@
-"""`inflight bench` of a model that answers with vectors: what is sent, and what is told of it."""
+"""`inflight bench` of a model that answers with vectors: what is sent, and what is printed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_model_that_embeds_is_asked_for_vectors(server: Server, tmp_path: Path) -> None:
-    """By itself, in texts of the lengths that were asked; nothing is told of tokens that do not come."""
+    """By itself, in texts of the lengths that were asked; nothing is printed of tokens that do not come."""
     page = tmp_path / "page.html"
     done = bench(
         server.url, "--requests", "24", "--concurrency", "4", "--warmup", "0", "--input-tokens", "uniform:10-60",
@@ -68,16 +68,16 @@ def test_a_capacity_is_found_by_the_whole_answer(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "sentence"),
     [
         (("--output-tokens", "20"), "--output-tokens has no effect with embeddings"),
         (("--turns", "3"), "--turns has no effect with embeddings"),
         (("--slo", "ttft=100"), "give e2e"),
     ],
 )
-def test_what_is_about_tokens_is_refused(server: Server, options: tuple[str, ...], told: str) -> None:
+def test_what_is_about_tokens_is_refused(server: Server, options: tuple[str, ...], sentence: str) -> None:
     done = bench(server.url, *options)
-    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
 
 
 def test_tokens_asked_of_an_embedder_are_refused_by_it(server: Server) -> None:

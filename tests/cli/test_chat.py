@@ -23,12 +23,12 @@ SHORT = ("--max-tokens", 4, "--ignore-eos")
 
 
 def test_turns_follow_each_other(tiny: Path) -> None:
-    told = finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n\n   \nand then\n")
-    assert (told.code, told.err) == (0, "")
+    result = finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n\n   \nand then\n")
+    assert (result.code, result.err) == (0, "")
     again = finished(spawn("chat", "--model", tiny, *SHORT), b"hello\nand then\n/exit\nnever\n")
-    assert (again.code, again.out, again.err) == (0, told.out, "")
+    assert (again.code, again.out, again.err) == (0, result.out, "")
     other = finished(spawn("chat", "--model", tiny, *SHORT), b"goodbye\nand then\n")
-    assert other.out != told.out
+    assert other.out != result.out
 
 
 def test_the_model_is_an_argument_as_of_serve(tiny: Path) -> None:
@@ -41,10 +41,10 @@ def test_the_model_is_an_argument_as_of_serve(tiny: Path) -> None:
 
 
 def test_commands(tiny: Path) -> None:
-    told = finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n/reset\n/help\nhello\n")
+    result = finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n/reset\n/help\nhello\n")
     once = finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n")
-    assert told.out == once.out * 2
-    assert told.err.startswith("The conversation starts over.\nType a message; between three quotes")
+    assert result.out == once.out * 2
+    assert result.err.startswith("The conversation starts over.\nType a message; between three quotes")
     other = finished(spawn("chat", "--model", tiny, *SHORT), b"/models\n/clear\nhello\n/bye\nnever\n")
     assert other.out == once.out
     assert other.err.startswith("inflight: /models is no command. /help lists all.\n") and "starts over" in other.err
@@ -54,11 +54,11 @@ def test_commands(tiny: Path) -> None:
 
 def test_a_message_that_cannot_be_taken_is_left_out(tiny: Path) -> None:
     typed = b"caf\xe9\n" + b"long " * 300 + b"\nhello\n"
-    told = finished(spawn("chat", "--model", tiny, *SHORT), typed)
-    assert told.code == 0 and "Traceback" not in told.err
-    assert "half of a surrogate pair" in told.err and "maximum context length is 256 tokens" in told.err
-    assert told.err.count("(/clear starts a new conversation.)") == 2
-    assert told.out == finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n").out
+    result = finished(spawn("chat", "--model", tiny, *SHORT), typed)
+    assert result.code == 0 and "Traceback" not in result.err
+    assert "half of a surrogate pair" in result.err and "maximum context length is 256 tokens" in result.err
+    assert result.err.count("(/clear starts a new conversation.)") == 2
+    assert result.out == finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n").out
 
 
 def test_ctrl_c_stops_an_answer_not_the_conversation(tiny: Path) -> None:
@@ -68,14 +68,14 @@ def test_ctrl_c_stops_an_answer_not_the_conversation(tiny: Path) -> None:
     process.stdin.flush()
     process.stdout.read(1)
     process.send_signal(signal.SIGINT)
-    told = finished(process, b"/exit\n")
-    assert told.code == 0 and "Traceback" not in told.err
+    result = finished(process, b"/exit\n")
+    assert result.code == 0 and "Traceback" not in result.err
 
 
 def test_models_and_settings_that_cannot_chat(inflight: Caller, bare: Path) -> None:
     assert "continues from one answer" in inflight("chat", "--n", 2).sentence()
-    told = inflight("chat", "--model", bare, "--load-format", "dummy", model=False)
-    assert "no chat template" in told.sentence()
+    result = inflight("chat", "--model", bare, "--load-format", "dummy", model=False)
+    assert "no chat template" in result.sentence()
     # Before anything is loaded: this folder has no weights.
     assert "no chat template" in inflight("chat", "--model", bare, model=False).sentence()
 
@@ -112,9 +112,9 @@ hello
 /show info
 /set nohistory
 """
-    told = finished(spawn("chat", "--model", tiny, *SHORT), typed)
+    result = finished(spawn("chat", "--model", tiny, *SHORT), typed)
     system = finished(spawn("chat", "--model", tiny, "--system", "be brief", *SHORT), b"hello\n")
-    assert told.out.splitlines()[0] == system.out.splitlines()[0]
+    assert result.out.splitlines()[0] == system.out.splitlines()[0]
     for line in (
         r"\(2 tokens, the first after \d+ ms.*\)",
         "be brief",
@@ -131,7 +131,7 @@ hello
         "family +llama",
         "weights +\\w+",
     ):
-        assert re.search(f"^{line}$", told.err, re.MULTILINE), line
+        assert re.search(f"^{line}$", result.err, re.MULTILINE), line
 
 
 def test_reasoning_is_switched_by_the_template_s_variable(tiny: Path, tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_reasoning_is_switched_by_the_template_s_variable(tiny: Path, tmp_path: 
     out = finished(spawn("chat", "--model", tiny, "--chat-template", template, *SHORT), typed).out.splitlines()
     assert out[0] == out[2] != out[1]
     template.write_text("{{ messages[-1].content }}{{ reasoning_effort }}")
-    told = finished(spawn("chat", "--model", tiny, "--chat-template", template), b"/set think\n/set think high\n")
-    assert "This model always reasons; set how much: /set think low" in told.err and "Set think." in told.err
+    result = finished(spawn("chat", "--model", tiny, "--chat-template", template), b"/set think\n/set think high\n")
+    assert "This model always reasons; set how much: /set think low" in result.err and "Set think." in result.err
 
 
 def test_answers_may_have_a_form(tiny: Path, tmp_path: Path) -> None:
@@ -165,12 +165,12 @@ hello
 /set format {tmp_path}/none
 /set format
 """
-    told = finished(spawn("chat", "--model", tiny, "--max-tokens", 12, "--temperature", 0), typed.encode())
+    result = finished(spawn("chat", "--model", tiny, "--max-tokens", 12, "--temperature", 0), typed.encode())
     plain = finished(spawn("chat", "--model", tiny, "--max-tokens", 12, "--temperature", 0), b"hello\n").out
-    assert told.out.startswith('"yes"\n{') and told.out.endswith(f'{plain}"yes"\n'), told.err
-    assert told.err.count("Set format.") == 3 and "Set noformat." in told.err
-    assert f'{tmp_path}/none does not exist; /set format takes json, a file of a JSON schema, or "".' in told.err
-    assert "inflight: /set takes parameter NAME VALUE," in told.err
+    assert result.out.startswith('"yes"\n{') and result.out.endswith(f'{plain}"yes"\n'), result.err
+    assert result.err.count("Set format.") == 3 and "Set noformat." in result.err
+    assert f'{tmp_path}/none does not exist; /set format takes json, a file of a JSON schema, or "".' in result.err
+    assert "inflight: /set takes parameter NAME VALUE," in result.err
 
 
 def test_reasoning_stands_between_marks() -> None:

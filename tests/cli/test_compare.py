@@ -21,18 +21,18 @@ TWO = ("--setting", "narrow=--max-num-seqs 2", "--setting", "wide=--max-num-seqs
 
 
 def columns(inflight: Caller, *arguments: object) -> list[dict[str, Any]]:
-    told = inflight("compare", *arguments, *SMALL, "--json")
-    assert told.code == 0, told.err
-    found: list[dict[str, Any]] = json.loads(told.out)["columns"]
+    result = inflight("compare", *arguments, *SMALL, "--json")
+    assert result.code == 0, result.err
+    found: list[dict[str, Any]] = json.loads(result.out)["columns"]
     return found
 
 
 def test_settings_stand_side_by_side(inflight: Caller) -> None:
-    told = inflight("compare", *TWO, "--rate", 200, "--repeats", 2, *SMALL, "--json")
-    assert told.code == 0, told.err
-    assert "4 runs: about 0 s." in told.err
-    assert "Run 3 of 4: wide, 200 requests/s, round 2 of 2; about" in told.err
-    narrow, wide = json.loads(told.out)["columns"]
+    result = inflight("compare", *TWO, "--rate", 200, "--repeats", 2, *SMALL, "--json")
+    assert result.code == 0, result.err
+    assert "4 runs: about 0 s." in result.err
+    assert "Run 3 of 4: wide, 200 requests/s, round 2 of 2; about" in result.err
+    narrow, wide = json.loads(result.out)["columns"]
     assert (narrow["name"], wide["name"]) == ("narrow", "wide")
     assert narrow["repeats"] == wide["repeats"] == 2
     for column in (narrow, wide):
@@ -84,25 +84,25 @@ def test_a_trace_of_lengths_and_texts_is_compared(inflight: Caller, tmp_path: Pa
     trace, records = tmp_path / "trace.jsonl", tmp_path / "records"
     rows = [{"prompt": "Count to ten, slowly.", "output_tokens": 3}, {"prompt": [5, 6, 7], "output_tokens": 2}]
     trace.write_text("".join(json.dumps({**row, "timestamp": 0.1 * k}) + "\n" for k, row in enumerate(rows)))
-    told = inflight("compare", *TWO, "--trace", trace, "--repeats", 1, "--warmup", 0, "--records", records, "--json")
-    assert told.code == 0, told.err
-    assert [one["figures"]["requests"]["value"] for one in json.loads(told.out)["columns"]] == [2, 2]
+    result = inflight("compare", *TWO, "--trace", trace, "--repeats", 1, "--warmup", 0, "--records", records, "--json")
+    assert result.code == 0, result.err
+    assert [one["figures"]["requests"]["value"] for one in json.loads(result.out)["columns"]] == [2, 2]
     narrow, wide = (answers(path) for path in sorted(records.iterdir()))
-    assert narrow == wide and "estimated" not in told.err
+    assert narrow == wide and "estimated" not in result.err
 
 
 @pytest.mark.wide
 def test_a_server_beside_an_engine(inflight: Caller) -> None:
     server = Server("--admission", "off").ready()
     try:
-        told = inflight(
+        result = inflight(
             "compare", "--setting", "here=", "--server", f"there={server.url}", "--rate", 50, "--repeats", 1, *SMALL,
             "--json",
         )  # fmt: skip
     finally:
         server.stop()
-    assert told.code in (0, 1), told.err  # on a busy machine the client may not keep up, and says so
-    here, there = json.loads(told.out)["columns"]
+    assert result.code in (0, 1), result.err  # on a busy machine the client may not keep up, and says so
+    here, there = json.loads(result.out)["columns"]
     assert here["figures"]["offered"]["value"] == there["figures"]["offered"]["value"]
     assert there["figures"]["requests"]["value"] > 0
     assert "steps" in here["figures"] and "steps" not in there["figures"]
@@ -125,7 +125,7 @@ def test_a_server_beside_an_engine(inflight: Caller) -> None:
         (["--html", "/no/such/folder/page.html"], "does not exist"),
     ],
 )
-def test_mistakes_are_told(inflight: Caller, arguments: list[str], sentence: str) -> None:
+def test_mistakes_are_reported(inflight: Caller, arguments: list[str], sentence: str) -> None:
     assert sentence in inflight("compare", *arguments).sentence()
 
 
@@ -140,9 +140,9 @@ def test_outside_of_a_verb_variants_are_what_they_say() -> None:
 def test_servers_are_started_and_stand_side_by_side(inflight: Caller) -> None:
     two = ("--serve", "few=", "--serve", "many=--max-num-seqs 8")
     given = (*two, "--max-num-seqs", 2, "--concurrency", 4, "--repeats", 2)
-    told = inflight("compare", *given, *SMALL, "--json")
-    assert told.code in (0, 1), told.err  # 1: on a busy machine the client is late, which it says
-    few, many = json.loads(told.out)["columns"]
+    result = inflight("compare", *given, *SMALL, "--json")
+    assert result.code in (0, 1), result.err  # 1: on a busy machine the client is late, which it says
+    few, many = json.loads(result.out)["columns"]
     assert (few["name"], many["name"], few["repeats"]) == ("few", "many", 2)
     for column in (few, many):
         assert column["figures"]["requests"]["value"] == column["figures"]["offered"]["value"] > 0
@@ -172,6 +172,6 @@ def test_what_is_given_for_all_goes_to_every_server_and_gives_way() -> None:
         ("a=--nonsense", "The server of --serve 'a' ended with 2"),
     ],
 )
-def test_a_server_that_cannot_be_started_is_told(inflight: Caller, served: str, sentence: str) -> None:
-    told = inflight("compare", "--serve", served, "--rate", 100, *SMALL)
-    assert told.code != 0 and sentence in told.err
+def test_a_server_that_cannot_be_started_is_reported(inflight: Caller, served: str, sentence: str) -> None:
+    result = inflight("compare", "--serve", served, "--rate", 100, *SMALL)
+    assert result.code != 0 and sentence in result.err

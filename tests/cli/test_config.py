@@ -27,9 +27,9 @@ def test_what_it_holds_is_in_force(inflight: Caller, config: Path, tiny: Path) -
         'json = true\nverbose = true\nquantization = "int8"\n'
         'kv-cache-dtype = "int8"\n'
     )
-    told = inflight("run", "hello", "--config", config, model=False)
-    assert told.code == 0, told.err
-    assert told.lines[0]["token_ids"] == [70] * 4
+    result = inflight("run", "hello", "--config", config, model=False)
+    assert result.code == 0, result.err
+    assert result.lines[0]["token_ids"] == [70] * 4
     for setting in (
         "max_num_seqs: 3",
         "dtype: float32",
@@ -39,13 +39,13 @@ def test_what_it_holds_is_in_force(inflight: Caller, config: Path, tiny: Path) -
         f"model: {tiny}",
         "num_blocks: ",
     ):
-        assert setting in told.err
+        assert setting in result.err
 
 
 def test_the_command_line_wins(inflight: Caller, config: Path) -> None:
     config.write_text("max-num-seqs = 3\nblock-size = 32\n")
-    told = inflight(*ONE, "--config", config, "--max-num-seqs", 5)
-    assert "max_num_seqs: 5 (as set)" in told.err and "block_size: 32" in told.err
+    result = inflight(*ONE, "--config", config, "--max-num-seqs", 5)
+    assert "max_num_seqs: 5 (as set)" in result.err and "block_size: 32" in result.err
     assert "max_num_seqs: 5" in inflight(*ONE, "--max-num-seqs", 5, "--config", config).err
 
 
@@ -90,9 +90,9 @@ def test_no_prefix_caching_means_what_it_says(inflight: Caller, config: Path, te
 )
 def test_mistakes(inflight: Caller, config: Path, text: str, sentence: str) -> None:
     config.write_text(text + "\n")
-    told = inflight("run", "hello", "--config", config)
-    assert told.code in (1, 2) and "Traceback" not in told.err
-    assert sentence in told.err
+    result = inflight("run", "hello", "--config", config)
+    assert result.code in (1, 2) and "Traceback" not in result.err
+    assert sentence in result.err
 
 
 def test_files_that_cannot_be_read(inflight: Caller, config: Path, tmp_path: Path) -> None:

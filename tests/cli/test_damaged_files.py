@@ -1,4 +1,4 @@
-"""Records, step models and results come from anywhere: whatever is in them, they are read, or told in a sentence."""
+"""Records, step models and results come from anywhere: whatever is in them, they are read, or refused in a sentence."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def record(folder: Path) -> Path:
 
 def step_model(folder: Path) -> Path:
     path = folder / "steps.json"
-    told = Provenance("a test", "a machine", "2026-01-01", 9, {"all": (0.1, 9)}, capacity={**CAPACITY})
+    provenance = Provenance("a test", "a machine", "2026-01-01", 9, {"all": (0.1, 9)}, capacity={**CAPACITY})
     fitted = MODEL.__class__(
-        0.01, (1e-3, 2e-3), knots=(8,), ranges={"rows": (1, 8)}, residuals=(0.9, 1.1), provenance=told
+        0.01, (1e-3, 2e-3), knots=(8,), ranges={"rows": (1, 8)}, residuals=(0.9, 1.1), provenance=provenance
     )
     fitted.save(path)
     return path
@@ -112,7 +112,7 @@ def _damaged(content: bytes, kind: str, share: float, odd: str, byte: int) -> by
     return content[:end] + content[start:] if kind == "twice" else content[:start] + content[end:]
 
 
-def told(*arguments: str) -> tuple[int, str]:
+def ran(*arguments: str) -> tuple[int, str]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as heard:
         return call(list(arguments)), heard.getvalue()
 
@@ -120,13 +120,13 @@ def told(*arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize("name", VERBS)
 @settings(examples(50), deadline=None)
 @given(damage=damages())
-def test_a_damaged_file_is_read_or_told_in_one_sentence(
+def test_a_damaged_file_is_read_or_refused_in_one_sentence(
     sound: dict[str, Path], name: str, damage: Callable[[bytes], bytes]
 ) -> None:
     source, verb = VERBS[name]
     path = sound[source]
     hurt = path.with_stem("hurt")
     hurt.write_bytes(damage(path.read_bytes()))
-    code, heard = told(*(word.format(path) for word in verb), str(hurt))
+    code, heard = ran(*(word.format(path) for word in verb), str(hurt))
     assert code in (0, 1, 2)
     assert code == 0 or heard.strip()

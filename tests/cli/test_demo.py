@@ -1,4 +1,4 @@
-"""`inflight demo` as a newcomer calls it: what is told, what happens behind it, and how it ends."""
+"""`inflight demo` as a newcomer calls it: what is printed, what happens behind it, and how it ends."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def test_within_a_minute_all_is_seen(tmp_path: Path) -> None:
             preempted = demo.metric("inflight_preemptions_total")
         except httpx.TransportError:
             break
-    told = demo.process.communicate(timeout=180)[0]
-    assert demo.process.returncode == 0, told
-    assert waited >= 1 and preempted >= 1, told
-    found = SEEN.search(told)
-    assert found and all(int(one.replace(",", "")) >= 1 for one in found.groups()), told
-    assert "Not seen yet" not in told
-    assert re.search(r"interactive +[\d,]+ answers +p50 +[\d,]+ ms", told), told
-    assert re.search(r"batch +[\d,]+ answers +p50 +[\d,]+ ms", told), told
+    out = demo.process.communicate(timeout=180)[0]
+    assert demo.process.returncode == 0, out
+    assert waited >= 1 and preempted >= 1, out
+    found = SEEN.search(out)
+    assert found and all(int(one.replace(",", "")) >= 1 for one in found.groups()), out
+    assert "Not seen yet" not in out
+    assert re.search(r"interactive +[\d,]+ answers +p50 +[\d,]+ ms", out), out
+    assert re.search(r"batch +[\d,]+ answers +p50 +[\d,]+ ms", out), out
     for words in ("was computed in", "loses its row", "A batch request is done"):
-        assert words in told
+        assert words in out
     assert record.stat().st_size and demo.is_gone()
 
 
@@ -81,9 +81,9 @@ def test_ctrl_c_ends_it_with_a_summary() -> None:
     while demo.metric("inflight_sequences_running", lane="batch") < 3 and time.monotonic() < deadline:
         time.sleep(0.3)
     demo.process.send_signal(signal.SIGINT)
-    told = demo.process.communicate(timeout=120)[0]
-    assert demo.process.returncode == 0 and "Traceback" not in told, told
-    assert "output tokens/s" in told and SEEN.search(told), told
+    out = demo.process.communicate(timeout=120)[0]
+    assert demo.process.returncode == 0 and "Traceback" not in out, out
+    assert "output tokens/s" in out and SEEN.search(out), out
     assert demo.is_gone()
 
 
@@ -99,7 +99,7 @@ def test_its_server_ends_with_it() -> None:
 
 
 @pytest.mark.wide
-def test_a_port_that_is_taken_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -115,7 +115,7 @@ def test_a_port_that_is_taken_is_told(capfd: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "sentence"),
     [
         (["--seconds", "0"], "--seconds is 0; give a number above 0"),
         (["--seconds", "nan"], "--seconds is nan; give a number above 0"),
@@ -123,11 +123,11 @@ def test_a_port_that_is_taken_is_told(capfd: pytest.CaptureFixture[str]) -> None
         (["--record", "/nowhere/run.jsonl"], "the folder /nowhere does not exist"),
     ],
 )
-def test_mistakes_are_told_before_anything_starts(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+def test_mistakes_are_reported_before_anything_starts(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(["demo", "--no-browser", *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
 
 
 def test_where_no_browser_can_be_opened_it_says_the_address(

@@ -16,7 +16,7 @@ from inflight.execution.backends.torch import rates
 from inflight.execution.backends.torch.device import Chosen
 from inflight.execution.backends.torch.rates import DeviceRates
 
-from .terminal import Caller, Told
+from .terminal import Caller, CommandResult
 
 H100 = DeviceRates("NVIDIA H100", 80 << 30, 79 << 30, 3e12, {"bfloat16": 8e14, "float32": 5e13, "int8": 1.4e15})
 
@@ -28,7 +28,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.wide
-def test_a_gpus_rates_and_its_roofline_are_told(inflight: Caller, gpu: None) -> None:
+def test_a_gpus_rates_and_its_roofline_are_reported(inflight: Caller, gpu: None) -> None:
     report = json.loads(inflight("doctor", "--json").out)
     assert report["gpu"]["name"] == "NVIDIA H100" and report["gpu"]["read_bytes_per_s"] == 3e12
     model = report["model"]
@@ -61,8 +61,8 @@ def test_a_quantized_model_is_counted_as_it_is_loaded(inflight: Caller, tmp_path
 
 
 def test_a_plain_model_is_not_dequantized(inflight: Caller) -> None:
-    told = inflight("doctor", "--device", "cpu", "--load-format", "dequantize").sentence()
-    assert "--load-format dequantize is for quantized matrices, and those of this one are plain" in told
+    result = inflight("doctor", "--device", "cpu", "--load-format", "dequantize").sentence()
+    assert "--load-format dequantize is for quantized matrices, and those of this one are plain" in result
 
 
 def test_a_gpu_that_cannot_be_measured_is_a_sentence(
@@ -72,8 +72,8 @@ def test_a_gpu_that_cannot_be_measured_is_a_sentence(
         raise RuntimeError("CUDA error: out of memory\nand advice")
 
     monkeypatch.setattr(rates, "device_rates", broken)
-    told = inflight("doctor")
-    assert told.code != 0 and "cuda:0 cannot be measured (CUDA error: out of memory); --device cpu" in told.err
+    result = inflight("doctor")
+    assert result.code != 0 and "cuda:0 cannot be measured (CUDA error: out of memory); --device cpu" in result.err
 
 
 def lacking(*sets: tuple[str, bool, bool]) -> list[InstructionSet]:
@@ -120,5 +120,5 @@ def test_all_kernels_are_compiled_in_the_environment_that_lacks_them(
     assert "not compiled; the lines above say why" in inflight_doctor(inflight).sentence()
 
 
-def inflight_doctor(inflight: Caller) -> Told:
+def inflight_doctor(inflight: Caller) -> CommandResult:
     return inflight("doctor", "--kernels", "all")

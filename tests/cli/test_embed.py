@@ -29,10 +29,10 @@ def lines(tmp_path: Path) -> Path:
 def test_lines_of_json(embedder: Path, lines: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "out.jsonl"
     assert call(["embed", str(lines), "--model", str(embedder), "--output", str(target)]) == 1
-    told = [json.loads(line) for line in target.read_text().splitlines()]
-    assert [one["index"] for one in told] == [0, 1, 2, 3, 4] and told[1]["id"] == "b"
-    assert [len(one.get("embedding", ())) for one in told] == [64, 64, 0, 0, 64]
-    assert "it is not JSON" in told[2]["error"] and "maximum context length" in told[3]["error"]
+    answer = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [one["index"] for one in answer] == [0, 1, 2, 3, 4] and answer[1]["id"] == "b"
+    assert [len(one.get("embedding", ())) for one in answer] == [64, 64, 0, 0, 64]
+    assert "it is not JSON" in answer[2]["error"] and "maximum context length" in answer[3]["error"]
     assert "3 vectors, 2 without" in capfd.readouterr().err
 
 
@@ -45,11 +45,11 @@ def test_an_array(embedder: Path, lines: Path, tmp_path: Path) -> None:
     assert np.isnan(array[2]).all() and np.allclose(np.linalg.norm(array[[0, 1, 3, 4]], axis=1), 1)
 
 
-def test_what_cannot_be_done_is_told_at_once(
+def test_what_cannot_be_done_is_reported_at_once(
     embedder: Path, lines: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert call(["embed", str(lines), "--model", str(write_classifier(tmp_path / "classifier"))]) == 2
     assert call(["embed", str(lines), "--model", str(embedder), "--prompt-name", "query"]) == 2
     assert call(["embed", str(tmp_path / "nothing.jsonl"), "--model", str(embedder)]) == 2
-    told = capfd.readouterr().err
-    assert "3 labels of a text" in told and "prompts are: none" in told and "is no file" in told
+    err = capfd.readouterr().err
+    assert "3 labels of a text" in err and "prompts are: none" in err and "is no file" in err

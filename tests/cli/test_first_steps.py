@@ -1,4 +1,4 @@
-"""`inflight` alone: command lines that there are, told on standard output, and no failure."""
+"""`inflight` alone: command lines that there are, on standard output, and no failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inflight.cli import VERBS, call
 SHOWN = re.compile(r"^  (inflight .+?)(?:   .*)?$", re.MULTILINE)
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
     assert call([]) == 0
     out, err = capsys.readouterr()
     assert not err
@@ -22,7 +22,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_every_command_that_is_shown_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = SHOWN.findall(told(capsys))
+    commands = SHOWN.findall(printed(capsys))
     assert {shlex.split(one)[1] for one in commands} >= {"run", "serve", "bench", "report", "simulate"}
     for one in commands:
         _, verb, *arguments = shlex.split(one)
@@ -37,7 +37,7 @@ def test_every_command_that_is_shown_is_understood(capsys: pytest.CaptureFixture
 
 
 def test_it_fits_a_terminal_and_leads_on(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(capsys).splitlines()
+    lines = printed(capsys).splitlines()
     assert max(map(len, lines)) <= 100 and len(lines) < 30
     assert "inflight --help" in lines[-1]
 

@@ -51,24 +51,24 @@ def test_it_is_planned_with(
         "chunked",
     )
     asked += ("--max-num-seqs", "8", "--max-num-batched-tokens", "256")
-    told = []
+    result = []
     for model in (tiny, file, file.parent):
         assert call(["plan", "--model", str(model), *asked]) == 0
-        told.append(re.sub(r"\S+ has 4 query heads", "it has 4 query heads", capfd.readouterr().out))
-    assert told[0] == told[1] == told[2] != ""
+        result.append(re.sub(r"\S+ has 4 query heads", "it has 4 query heads", capfd.readouterr().out))
+    assert result[0] == result[1] == result[2] != ""
 
 
 def test_what_is_wrong_with_it_is_one_sentence(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
     for verb, *more in (("run", "hello"), ("doctor",)):
-        told = Caller(capfd, file)(verb, *more)
-        assert told.code != 0 and "is truncated" in told.err and told.err.count("\n") == 1
+        result = Caller(capfd, file)(verb, *more)
+        assert result.code != 0 and "is truncated" in result.err and result.err.count("\n") == 1
     assert call(["plan", "--model", str(file), "--hardware", "l4", "--rate", "1"]) != 0
     assert "is truncated" in capfd.readouterr().err
 
 
-def test_what_is_no_such_file_is_told(file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_such_file_is_reported(file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "folder.gguf"
     folder.mkdir()
     for model, more, sentence in (
@@ -76,5 +76,5 @@ def test_what_is_no_such_file_is_told(file: Path, tmp_path: Path, capfd: pytest.
         (tmp_path / "none.gguf", (), "file {} does not exist; give an existing folder or a hub id"),
         (file, ("--backend", "transformers"), "is a GGUF file, which our own kernels compute; leave --backend out."),
     ):
-        told = Caller(capfd, model)("run", "hello", *more)
-        assert told.code == (2 if more else 1) and sentence.format(model) in told.err
+        result = Caller(capfd, model)("run", "hello", *more)
+        assert result.code == (2 if more else 1) and sentence.format(model) in result.err

@@ -52,16 +52,16 @@ def test_a_verb_has_the_options_that_it_hands_on(verb: str) -> None:
 )  # fmt: skip
 def test_help_shows_options_in_groups(capsys: pytest.CaptureFixture[str], verb: str, titles: list[str]) -> None:
     assert call([verb, "--help", "all"]) == 0
-    told = capsys.readouterr().out
-    places = [told.index(f"\n{title}:\n") for title in titles]
+    out = capsys.readouterr().out
+    places = [out.index(f"\n{title}:\n") for title in titles]
     assert places == sorted(places)
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_shows_every_option_once(capsys: pytest.CaptureFixture[str], verb: str) -> None:
     assert call([verb, "--help", "all"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    lines = told[next(place for place, line in enumerate(told) if re.fullmatch(r"[A-Z][\w ]+:", line)) :]
+    out = capsys.readouterr().out.splitlines()
+    lines = out[next(place for place, line in enumerate(out) if re.fullmatch(r"[A-Z][\w ]+:", line)) :]
     for parameter in command_of(verb).params:
         if isinstance(parameter, click.Option):
             shown = [
@@ -95,14 +95,14 @@ def test_a_shell_completes_verbs_options_and_known_values(words: str, found: set
 def test_a_short_help_names_the_groups(capsys: pytest.CaptureFixture[str], verb: str) -> None:
     with command_of(verb).make_context(verb, [], resilient_parsing=True):  # without the parent, which names -h, too
         assert call([verb, "-h"]) == 0
-    told = capsys.readouterr().out
-    options = [line for line in told.splitlines() if line.startswith("  --")]
-    assert 8 <= len(options) <= 20 and f"More, by `inflight {verb} --help GROUP` or `--help all`:" in told
+    out = capsys.readouterr().out
+    options = [line for line in out.splitlines() if line.startswith("  --")]
+    assert 8 <= len(options) <= 20 and f"More, by `inflight {verb} --help GROUP` or `--help all`:" in out
     title, word = ("Engine", "engine") if "Engine" in groups_of(command_of(verb)).values() else ("Load", "load")
-    assert re.search(rf"^  {word} +{title}: \d+$", told, re.MULTILINE)
+    assert re.search(rf"^  {word} +{title}: \d+$", out, re.MULTILINE)
     assert call([verb, "--help", word]) == 0
-    told = capsys.readouterr().out
-    assert f"\n{title}:\n" in told and "More, by" not in told and "\nWorkload:\n" not in told
+    out = capsys.readouterr().out
+    assert f"\n{title}:\n" in out and "More, by" not in out and "\nWorkload:\n" not in out
 
 
 def test_a_group_that_there_is_not_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

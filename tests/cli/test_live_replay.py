@@ -68,7 +68,7 @@ def test_a_simulation_is_played_with_each_replica(tmp_path: Path) -> None:
         ["--live", "--port", "1", "--html", "x.html"],
     ],
 )
-def test_what_does_not_go_together_is_told(
+def test_what_does_not_go_together_is_reported(
     records: list[Path], arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(records[0].parent)
@@ -81,8 +81,8 @@ def test_bad_files_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[s
         path = tmp_path / "bad.jsonl"
         path.write_text(text)
         assert call(["report", "--live", str(path), "--html", str(tmp_path / "x.html")]) == 1
-        told = capsys.readouterr().err
-        assert str(path) in told and "Traceback" not in told
+        err = capsys.readouterr().err
+        assert str(path) in err and "Traceback" not in err
 
 
 def test_what_a_page_has_saved_is_shown_again(tmp_path: Path) -> None:

@@ -124,10 +124,10 @@ def test_a_terminal_is_asked_before_a_model_is_deleted(hub: FakeHub, tmp_path: P
         process = spawn("rm", "owner/tiny-GGUF", stdin=terminal)
         os.close(terminal)
         os.write(controller, answer)
-        told = finished(process)
+        result = finished(process)
         os.close(controller)
-        assert (told.code, "Delete owner/tiny-GGUF:F32 (" in told.err) == (code, True), told.err
-    assert "deleted" in told.err
+        assert (result.code, "Delete owner/tiny-GGUF:F32 (" in result.err) == (code, True), result.err
+    assert "deleted" in result.err
 
 
 def test_what_a_pull_left_of_another_revision_is_deleted(hub: FakeHub, tmp_path: Path) -> None:
@@ -195,8 +195,8 @@ def test_a_running_server_is_seen_and_stopped(hub: FakeHub, tmp_path: Path, capf
         with Registration(["owner/tiny-GGUF"], is_pool=False) as other:
             other.write("http://127.0.0.1:1")
             assert call(["stop", "owner/tiny-GGUF"]) == 1
-            told = capfd.readouterr().err
-            assert "2 servers of this user have owner/tiny-GGUF; stop one by its address: " in told and address in told
+            err = capfd.readouterr().err
+            assert "2 servers of this user have owner/tiny-GGUF; stop one by its address: " in err and address in err
         assert call(["stop", "owner/tiny-GGUF"]) == 0
         assert server.wait(60) == 0
     finally:

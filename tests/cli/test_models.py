@@ -21,9 +21,9 @@ from .terminal import Caller
 def test_every_family_that_runs_is_listed(inflight: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "none"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
-    told = json.loads(inflight("models", "--json", model=False).out)
-    assert told["families"] == {one.name: list(one.architectures) for one in families_naming("") if one.runs}
-    assert (told["models"], told["refused"]) == ([], {})
+    answer = json.loads(inflight("models", "--json", model=False).out)
+    assert answer["families"] == {one.name: list(one.architectures) for one in families_naming("") if one.runs}
+    assert (answer["models"], answer["refused"]) == ([], {})
     assert "In the caches of `inflight pull` and of the hub: 0 models" in inflight("models", model=False).out
 
 
@@ -41,7 +41,7 @@ def test_a_folder_is_described(inflight: Caller, tmp_path: Path) -> None:
     assert smaller["weight_bytes"] < card["weight_bytes"]
 
 
-def test_a_speed_below_ten_tokens_a_second_is_not_told_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_speed_below_ten_tokens_a_second_is_not_shown_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     card = ModelCard("big", "llama", "bfloat16", 10**10, 10**10, 4096, 0, 2 * 10**10, 4096, {1: 0.42, 8: 23.4}, None)
     monkeypatch.setattr(memory, "machine_memory", lambda: MachineMemory(2**40, 2**40, "a test"))
     assert show._row(card)[-2:] == ("0.4", "23")
@@ -53,18 +53,18 @@ def test_a_model_that_does_not_fit_has_no_speed(
     card = ModelCard("big", "llama", "bfloat16", 10**10, 10**10, 4096, 0, 2 * 10**10, 4096, {1: 0.42, 8: 23.4}, None)
     monkeypatch.setattr(memory, "machine_memory", lambda: MachineMemory(2**34, 2**34, "a test"))
     show.print_cards([card])
-    told = capsys.readouterr().out
-    assert "no weights" in told and "0.4" not in told and show._row(card)[-2:] == ("does not fit", "")
+    out = capsys.readouterr().out
+    assert "no weights" in out and "0.4" not in out and show._row(card)[-2:] == ("does not fit", "")
     assert show.card_json(card)["fits"] is False and not show.card_json(card)["tokens_per_s"]
-    assert "big does not fit: its weights take 18.6 GiB of memory, and this machine has 16.0 GiB." in told
+    assert "big does not fit: its weights take 18.6 GiB of memory, and this machine has 16.0 GiB." in out
 
 
 def test_what_does_not_run_is_described_with_the_reason(inflight: Caller, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "one", "llama")
     config: dict[str, Any] = json.loads((folder / "config.json").read_text()) | {"mlp_bias": True}
     (folder / "config.json").write_text(json.dumps(config))
-    told = inflight("models", str(folder), model=False)
-    assert told.code == 0 and "does not run: mlp_bias is true" in told.out
+    result = inflight("models", str(folder), model=False)
+    assert result.code == 0 and "does not run: mlp_bias is true" in result.out
 
 
 def test_the_hubs_cache(inflight: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ def test_the_hubs_cache(inflight: Caller, monkeypatch: pytest.MonkeyPatch, tmp_p
     broken = tmp_path / "models--some--other"
     (broken / "snapshots" / ("1" * 40)).mkdir(parents=True)
     (broken / "snapshots" / ("1" * 40) / "config.json").write_text("{}")
-    told = json.loads(inflight("models", "--json", model=False).out)
-    assert [card["name"] for card in told["models"]] == ["some/model"]
-    assert "no model's" in told["refused"]["some/other"]
+    answer = json.loads(inflight("models", "--json", model=False).out)
+    assert [card["name"] for card in answer["models"]] == ["some/model"]
+    assert "no model's" in answer["refused"]["some/other"]
     assert "some/model" in inflight("models", "some/model", model=False).out
     missing = inflight("models", "some/third", model=False)
     assert missing.code == 1
@@ -92,5 +92,7 @@ def test_the_hubs_cache(inflight: Caller, monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"\0" * 64], ids=["empty", "short", "zeros"])
 def test_a_file_that_is_no_model_is_one_sentence(inflight: Caller, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.gguf").write_bytes(content)
-    told = inflight("models", str(tmp_path / "x.gguf"), model=False)
-    assert told.code == 1 and told.err.startswith("inflight: ") and told.err.count("\n") == 1  # nothing is measured
+    result = inflight("models", str(tmp_path / "x.gguf"), model=False)
+    assert (
+        result.code == 1 and result.err.startswith("inflight: ") and result.err.count("\n") == 1
+    )  # nothing is measured

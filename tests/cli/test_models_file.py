@@ -82,7 +82,7 @@ def test_lanes_of_a_configuration_file_are_every_models(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "sentence"),
     [
         ("", "names no model"),
         ("models = 3", "names no model"),
@@ -105,14 +105,14 @@ def test_lanes_of_a_configuration_file_are_every_models(tmp_path: Path) -> None:
         ('[models.a]\npreemption = "swap"', r"\[models.a\]: --preemption swap needs room"),
     ],
 )
-def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(click.UsageError, match=told) as error:
+def test_mistakes_are_reported_with_their_place(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(click.UsageError, match=sentence) as error:
         read(tmp_path, text)
     assert "models.toml" in error.value.message
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "sentence"),
     [
         (["MODEL"], "MODEL does not go with --models: set it in the model's table"),
         (["--model", "x"], "--model does not go with --models: set it"),
@@ -122,8 +122,8 @@ def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, told: str
         (["--kv-events-config", '{"enable_kv_cache_events": true}'], "its addresses are one engine's"),
     ],
 )
-def test_options_that_have_no_place(tmp_path: Path, options: list[str], told: str) -> None:
+def test_options_that_have_no_place(tmp_path: Path, options: list[str], sentence: str) -> None:
     path = tmp_path / "models.toml"
     path.write_text("[models.a]\n", encoding="utf-8")
-    with pytest.raises(click.UsageError, match=told):
+    with pytest.raises(click.UsageError, match=sentence):
         command.main(["--models", str(path), *options], standalone_mode=False)

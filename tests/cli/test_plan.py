@@ -14,7 +14,7 @@ from inflight.cli import call
 from inflight.planning.parallel import WorkerKilled
 from inflight.planning.sizing import Question
 
-from .terminal import Told
+from .terminal import CommandResult
 
 LLAMA = ("--model", "llama-3-70b", "--hardware", "a100-80")
 CHAT = ("--input-tokens", "lognormal:1020:4142", "--output-tokens", "lognormal:129:601")
@@ -27,10 +27,10 @@ def plan(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("inflight.cli.plan.Question", partial(Question, requests=(60, 120, 240)))
 
-    def ask(*arguments: object) -> Told:
+    def ask(*arguments: object) -> CommandResult:
         code = call(["plan", *(str(one) for one in arguments)])
         out, err = capfd.readouterr()
-        return Told(code, out, err)
+        return CommandResult(code, out, err)
 
     return ask
 
@@ -40,16 +40,16 @@ def test_a_70b_model_for_five_hundred_requests_a_second(plan, tmp_path: Path) ->
     """The question that a buyer asks: how many nodes, which settings, why, and how sure?"""
     config = tmp_path / "engine.toml"
     asked = (*LLAMA, *CHAT, "--rate", 500, "--slo", "ttft=1000(p99)", "--tensor-parallel", 8)
-    told = plan(*asked, "--write-config", config)
-    assert told.code == 0, told.err
-    assert "nodes of 8 GPUs" in told.out
-    assert "not calibrated on your hardware" in told.out
-    assert "simulated: an engine on cuda with 2 steps in flight" in told.out
-    assert "TTFT p99 ≤ 1,000 ms is missed first" in told.out
-    assert "with all that is uncertain of step times at its fast and at its slow end" in told.out
-    assert "not considered:" in told.out and "(--compare-layouts)" in told.out
-    assert "Bottleneck:" in told.out and "What would change it:" in told.out
-    assert "$ per million output tokens" in told.out
+    result = plan(*asked, "--write-config", config)
+    assert result.code == 0, result.err
+    assert "nodes of 8 GPUs" in result.out
+    assert "not calibrated on your hardware" in result.out
+    assert "simulated: an engine on cuda with 2 steps in flight" in result.out
+    assert "TTFT p99 ≤ 1,000 ms is missed first" in result.out
+    assert "with all that is uncertain of step times at its fast and at its slow end" in result.out
+    assert "not considered:" in result.out and "(--compare-layouts)" in result.out
+    assert "Bottleneck:" in result.out and "What would change it:" in result.out
+    assert "$ per million output tokens" in result.out
     settings = tomllib.loads(config.read_text())
     assert settings["strategy"] == "chunked" and settings["max-num-seqs"] >= 8
     assert "replicas of" in config.read_text().splitlines()[0]
@@ -57,15 +57,15 @@ def test_a_70b_model_for_five_hundred_requests_a_second(plan, tmp_path: Path) ->
 
 def test_a_checkpoint_in_mxfp4_is_planned_as_it_is_held(plan) -> None:  # type: ignore[no-untyped-def]
     """65.2 GB, as the files of gpt-oss-120b: experts in 4.25 bits, all else in bf16."""
-    told = plan("--model", "openai/gpt-oss-120b", "--hardware", "h100", *SMALL[4:], "--tensor-parallel", 1, "--fast")
-    assert told.code == 0 and "weights 65.2," in told.out, told.err
-    assert "computed as mxfp4, since the model is published in mxfp4, 4 bits" in told.err
+    result = plan("--model", "openai/gpt-oss-120b", "--hardware", "h100", *SMALL[4:], "--tensor-parallel", 1, "--fast")
+    assert result.code == 0 and "weights 65.2," in result.out, result.err
+    assert "computed as mxfp4, since the model is published in mxfp4, 4 bits" in result.err
 
 
 def test_a_page_with_sliders_is_written(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     page = tmp_path / "plan.html"
-    told = plan(*SMALL, "--slo", "ttft=500", "--price", 3, "--tensor-parallel", 1, "--fast", "--html", page)
-    assert told.code == 0 and "16 of 16: h100, steps of" in told.err, told.err
+    result = plan(*SMALL, "--slo", "ttft=500", "--price", 3, "--tensor-parallel", 1, "--fast", "--html", page)
+    assert result.code == 0 and "16 of 16: h100, steps of" in result.err, result.err
     content = page.read_text()
     assert 'type="range" id="rate"' in content and "The plan itself: 1 replica of h100" in content
     assert "would be overwritten" in plan(*SMALL, "--trace", page, "--html", page).sentence()
@@ -73,8 +73,8 @@ def test_a_page_with_sliders_is_written(plan, tmp_path: Path) -> None:  # type: 
 
 
 def test_json_for_programs(plan) -> None:  # type: ignore[no-untyped-def]
-    told = plan(*SMALL, "--slo", "ttft=500,itl=50(p95)", "--price", 3, "--json")
-    answer = json.loads(told.out)
+    result = plan(*SMALL, "--slo", "ttft=500,itl=50(p95)", "--price", 3, "--json")
+    answer = json.loads(result.out)
     assert answer["possible"] is True and answer["replicas"] == answer["nodes"] == 1
     assert answer["binds"]["relief"]
     assert answer["cost"]["per_hour"] == 3 * answer["gpus"]
@@ -86,10 +86,10 @@ def test_json_for_programs(plan) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_an_impossible_slo_is_answered_with_what_is_possible(plan) -> None:  # type: ignore[no-untyped-def]
-    told = plan(*SMALL, "--slo", "ttft=1(p99)")
-    assert told.code == 1
-    assert "No number of replicas meets TTFT p99 ≤ 1 ms" in told.out
-    assert "Ask for --slo ttft=" in told.out and "with hardly any load" in told.out
+    result = plan(*SMALL, "--slo", "ttft=1(p99)")
+    assert result.code == 1
+    assert "No number of replicas meets TTFT p99 ≤ 1 ms" in result.out
+    assert "Ask for --slo ttft=" in result.out and "with hardly any load" in result.out
 
 
 def test_a_trace_brings_its_notes_and_its_peak(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -97,24 +97,24 @@ def test_a_trace_brings_its_notes_and_its_peak(plan, tmp_path: Path) -> None:  #
     rows = [f"2023-11-16 18:00:{k % 60:02d}.0000000,{100 + k},{10 + k % 20}" for k in range(60)]
     rows[5], rows[6] = rows[6], rows[5]
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n")
-    told = plan("--model", "llama-3-8b", "--hardware", "h100", "--trace", trace, "--slo", "ttft=1000")
-    assert told.code == 0, told.err
-    assert "Rows that came before the row above them: 1" in told.out
-    assert "for 1 requests/s whose gaps" in told.out
+    result = plan("--model", "llama-3-8b", "--hardware", "h100", "--trace", trace, "--slo", "ttft=1000")
+    assert result.code == 0, result.err
+    assert "Rows that came before the row above them: 1" in result.out
+    assert "for 1 requests/s whose gaps" in result.out
 
 
 def test_a_box_without_gpus_is_planned_from_the_data_sheet_of_its_processor(plan) -> None:  # type: ignore[no-untyped-def]
     lengths = ("--input-tokens", 300, "--output-tokens", 60)
-    told = plan(
+    result = plan(
         "--model", "qwen3-30b-a3b", "--weights", "int4", "--hardware", "epyc-9654", *lengths, "--rate", 0.5, "--fast"
     )
-    assert told.code == 0, told.err
-    text = " ".join(told.out.split())
+    assert result.code == 0, result.err
+    text = " ".join(result.out.split())
     assert "1 replica of epyc-9654 for 0.5 requests/s" in text and "GB per processor: weights 20.1" in text
     assert "simulated: an engine on cpu with 1 step in flight" in text and "J per output token" in text
     assert "cost 4.42 $/h" in text
     assert (
-        "step times come from data sheets and estimated efficiencies\n" in told.out
+        "step times come from data sheets and estimated efficiencies\n" in result.out
         and "processors with more" in text
         and "GPU" not in text
     )
@@ -124,12 +124,12 @@ def test_a_trace_of_texts_is_planned_for_by_its_lengths(plan, tmp_path: Path) ->
     trace = tmp_path / "trace.jsonl"
     rows = [{"prompt": "word " * (20 + k), "output_tokens": 5 + k % 7, "timestamp": 0.25 * k} for k in range(80)]
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    told = plan("--model", "llama-3-8b", "--hardware", "h100", "--trace", trace, "--slo", "ttft=1000")
-    assert told.code == 0, told.err
-    assert "Lengths of texts are estimated" in told.out
+    result = plan("--model", "llama-3-8b", "--hardware", "h100", "--trace", trace, "--slo", "ttft=1000")
+    assert result.code == 0, result.err
+    assert "Lengths of texts are estimated" in result.out
 
 
-def test_a_place_that_cannot_be_written_is_told_before_the_work(  # type: ignore[no-untyped-def]
+def test_a_place_that_cannot_be_written_is_reported_before_the_work(  # type: ignore[no-untyped-def]
     plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("inflight.cli.plan.plan", lambda *given, **more: pytest.fail("it was planned"))
@@ -140,9 +140,11 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(  # type: ignore
 def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "mine.toml"
     path.write_text("[gpus.mine]\nmemory-gb = 80\nbandwidth-gb-per-s = 3000\nbf16-tflops = 800\n")
-    told = plan("--model", "llama-3-8b", "--hardware", "mine", "--hardware-file", path, *SMALL[4:], "--slo", "ttft=500")
-    assert told.code == 0, told.err
-    assert "mine: as mine.toml says" in told.out and "no price is known" in told.out
+    result = plan(
+        "--model", "llama-3-8b", "--hardware", "mine", "--hardware-file", path, *SMALL[4:], "--slo", "ttft=500"
+    )
+    assert result.code == 0, result.err
+    assert "mine: as mine.toml says" in result.out and "no price is known" in result.out
 
 
 @pytest.mark.parametrize(
@@ -205,11 +207,11 @@ def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: igno
         ),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(plan, arguments: tuple[object, ...], sentence: str) -> None:  # type: ignore[no-untyped-def]
+def test_mistakes_are_reported_in_a_sentence(plan, arguments: tuple[object, ...], sentence: str) -> None:  # type: ignore[no-untyped-def]
     assert sentence in plan(*arguments).sentence()
 
 
-def test_what_goes_with_a_trace_alone_is_told(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_what_goes_with_a_trace_alone_is_reported(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     trace = tmp_path / "t.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:01,10,10\n2023-11-16 18:00:02,10,10\n")
     assert "--trace has the lengths of requests" in plan(*LLAMA, *CHAT, "--trace", trace).sentence()
@@ -230,8 +232,8 @@ def test_a_family_of_ones_own_is_named_by_its_place(  # type: ignore[no-untyped-
     (tmp_path / "config.json").write_text(json.dumps(config))
     ask = ("--hardware", "l4", "--rate", 1, "--input-tokens", 200, "--output-tokens", 20, "--model", tmp_path)
     assert "Nobodys is an architecture that is not supported" in plan(*ask).err
-    told = plan(*ask, "--family", "private_models:FAMILY")
-    assert told.code == 0 and "1 replica of l4" in told.out, told.err
+    result = plan(*ask, "--family", "private_models:FAMILY")
+    assert result.code == 0 and "1 replica of l4" in result.out, result.err
     assert "--family private_models:NONE cannot be loaded" in plan(*ask, "--family", "private_models:NONE").err
     assert "--family private has no effect" in plan(*SMALL, "--family", "private_models:FAMILY").err
     assert "--family is about --hardware" in plan("--step-model", tmp_path / "config.json", "--family", "a:B").err
@@ -251,20 +253,20 @@ def test_without_arguments_a_terminal_is_asked(plan, monkeypatch: pytest.MonkeyP
         *("lama-3-8b", "llama-3-8b", "h1000", "h100", "free", ""),
         *("-4", "nan", "4", "200", "20", "soon", "0 s", "1.5 s", "none"),
     )
-    told = plan()
-    assert told.code == 0, told.err
+    result = plan()
+    assert result.code == 0, result.err
     assert (
-        "Did you mean llama-3-8b?" in told.err
-        and "h1000" in told.err
-        and "-4 is not a rate" in told.err
-        and "nan is not a rate" in told.err
-        and "'free' is no price" in told.err
-        and "'soon' is no time; give milliseconds such as 500" in told.err
-        and "'0 s' is no limit" in told.err
+        "Did you mean llama-3-8b?" in result.err
+        and "h1000" in result.err
+        and "-4 is not a rate" in result.err
+        and "nan is not a rate" in result.err
+        and "'free' is no price" in result.err
+        and "'soon' is no time; give milliseconds such as 500" in result.err
+        and "'0 s' is no limit" in result.err
     )
     asked = "--model llama-3-8b --hardware h100 --rate 4 --input-tokens 200 --output-tokens 20 --slo ttft=1500"
-    assert f"inflight plan {asked}" in told.err
-    assert "1 replica of h100" in told.out
+    assert f"inflight plan {asked}" in result.err
+    assert "1 replica of h100" in result.out
 
 
 def test_a_trace_may_be_the_answer(plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
@@ -274,17 +276,17 @@ def test_a_trace_may_be_the_answer(plan, tmp_path: Path, monkeypatch: pytest.Mon
     other = tmp_path / "notes.txt"
     other.write_text("no trace\n")
     answers(monkeypatch, "llama-3-8b", "h100", "3", str(other), str(trace), "", "")
-    told = plan()
-    assert told.code == 0 and f"--price 3 --trace {trace}" in told.err, told.err
-    assert f"Error: {other}" in told.err, "refused when it is given"
+    result = plan()
+    assert result.code == 0 and f"--price 3 --trace {trace}" in result.err, result.err
+    assert f"Error: {other}" in result.err, "refused when it is given"
 
 
 def test_of_a_model_without_answers_no_tokens_of_answers_are_asked_for(  # type: ignore[no-untyped-def]
     plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers(monkeypatch, "bge-m3", "l4", "", "40", "200", "300")
-    told = plan()
-    assert told.code == 0 and "--rate 40 --input-tokens 200 --slo ttft=300" in told.err, told.err
+    result = plan()
+    assert result.code == 0 and "--rate 40 --input-tokens 200 --slo ttft=300" in result.err, result.err
 
 
 def test_nothing_is_asked_without_a_terminal_or_beside_an_environment(  # type: ignore[no-untyped-def]
@@ -298,10 +300,10 @@ def test_nothing_is_asked_without_a_terminal_or_beside_an_environment(  # type: 
 
 def test_texts_of_a_model_without_answers_are_sized(plan) -> None:  # type: ignore[no-untyped-def]
     given = ("--model", "bge-m3", "--hardware", "l4", "--rate", 400, "--input-tokens", "lognormal:180:700", "--fast")
-    told = plan(*given, "--slo", "ttft=300(p90)")
-    assert told.code == 0 and "texts of 2" in told.out and "whose answers are vectors" in told.out
-    assert "--strategy continuous: each text is computed in one step" in told.out
-    assert "output tokens" not in told.out
+    result = plan(*given, "--slo", "ttft=300(p90)")
+    assert result.code == 0 and "texts of 2" in result.out and "whose answers are vectors" in result.out
+    assert "--strategy continuous: each text is computed in one step" in result.out
+    assert "output tokens" not in result.out
     refused = plan(*given, "--output-tokens", 20)
     assert "answers with vectors, which have no tokens" in refused.sentence()
     assert "between tokens, and vectors have none" in plan(*given, "--slo", "tpot=20").sentence()
@@ -309,8 +311,8 @@ def test_texts_of_a_model_without_answers_are_sized(plan) -> None:  # type: igno
 
 def test_a_model_that_answers_is_sized_for_vectors_where_there_are_no_answers(plan) -> None:  # type: ignore[no-untyped-def]
     given = ("--model", "qwen3-embedding-0.6b", "--hardware", "l4", "--rate", 50, "--input-tokens", 200, "--fast")
-    told = plan(*given, "--output-tokens", 0, "--slo", "ttft=300(p90)")
-    assert told.code == 0 and "whose answers are vectors" in told.out and "--strategy chunked" in told.out
+    result = plan(*given, "--output-tokens", 0, "--slo", "ttft=300(p90)")
+    assert result.code == 0 and "whose answers are vectors" in result.out and "--strategy chunked" in result.out
 
 
 @pytest.mark.parametrize(
@@ -331,11 +333,11 @@ def test_demands_that_contradict_themselves_are_refused(  # type: ignore[no-unty
     assert sentence in plan(*SMALL, *arguments).sentence()
 
 
-def test_a_worker_that_is_killed_is_told_in_its_sentence(plan, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_worker_that_is_killed_is_reported_in_its_sentence(plan, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     def killed(*arguments: object, **options: object) -> None:
         raise WorkerKilled("A process of this command ended with -9; try again with more memory free.")
 
     monkeypatch.setattr("inflight.cli.plan.plan", killed)
-    told = plan(*SMALL)
-    assert told.code == 1
-    assert told.err.endswith("inflight: A process of this command ended with -9; try again with more memory free.\n")
+    result = plan(*SMALL)
+    assert result.code == 1
+    assert result.err.endswith("inflight: A process of this command ended with -9; try again with more memory free.\n")

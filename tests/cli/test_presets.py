@@ -24,7 +24,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def parsed(*arguments: str, simulated: bool = False) -> tuple[dict[str, Any], str]:
-    """What a verb is given, and what was printed."""
+    """The arguments of a verb, and what was printed."""
     found: dict[str, Any] = {}
 
     @(hardware_options if simulated else engine_options)
@@ -40,9 +40,9 @@ def parsed(*arguments: str, simulated: bool = False) -> tuple[dict[str, Any], st
 
 @pytest.mark.parametrize("arguments", [["--preset", "throughput"], ["--preset", "throughput", "--device", "cuda"]])
 def test_a_gpu_has_larger_steps(gpu: None, arguments: list[str]) -> None:
-    values, told = parsed(*arguments)
+    values, result = parsed(*arguments)
     assert (values["max_num_seqs"], values["max_num_batched_tokens"]) == (256, 4352)
-    assert told.count("--max-num-seqs 256: the largest CUDA graph of decodes") == 1
+    assert result.count("--max-num-seqs 256: the largest CUDA graph of decodes") == 1
 
 
 def test_the_cpu_keeps_its_own(gpu: None, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_simulated_gpu_has_a_gpus(name: str) -> None:
     assert values["max_num_seqs"] == PRESETS[name].gpu["max-num-seqs"][0]
 
 
-def test_a_device_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_is_not_there_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def choose(asked: str) -> Chosen:
         raise DeviceError("--device cuda needs PyTorch, which is not here.")
 

@@ -1,4 +1,4 @@
-"""What is said before each of several runs."""
+"""The line before each of several runs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Clock:
     ("known", "said"), [(90.0, "3 runs: about 90 s."), (None, "3 runs: the time left is known after")]
 )
 def test_each_run_has_its_number_and_what_is_left(known: float | None, said: str) -> None:
-    told: list[str] = []
+    result: list[str] = []
     clock = Clock()
-    remaining = Remaining(3, known, told.append, clock)
-    assert told[0].startswith(said)
+    remaining = Remaining(3, known, result.append, clock)
+    assert result[0].startswith(said)
     for what in ("a", "b", "c"):
         remaining.begin(what)
         clock.now += 40.0
-    assert told[2:] == ["Run 2 of 3: b; about 80 s left", "Run 3 of 3: c; about 40 s left"]
-    assert told[1] == ("Run 1 of 3: a" if known is None else "Run 1 of 3: a; about 90 s left")
+    assert result[2:] == ["Run 2 of 3: b; about 80 s left", "Run 3 of 3: c; about 40 s left"]
+    assert result[1] == ("Run 1 of 3: a" if known is None else "Run 1 of 3: a; about 90 s left")
 
 
 def test_a_single_run_is_not_announced_as_several() -> None:
-    told: list[str] = []
-    Remaining(1, 10.0, told.append)
-    assert told == []
+    result: list[str] = []
+    Remaining(1, 10.0, result.append)
+    assert result == []
 
 
 @pytest.mark.parametrize(

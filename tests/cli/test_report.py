@@ -9,31 +9,31 @@ import pytest
 
 from inflight.cli import call
 
-from .terminal import Caller, Told, write_lines
+from .terminal import Caller, CommandResult, write_lines
 
 
 @pytest.fixture
 def record(inflight: Caller, tmp_path: Path) -> Path:
-    """Of a real model, answering a few lines."""
+    """Record a real model, answering a few lines."""
     lines = write_lines(tmp_path / "in.jsonl", *({"prompt_token_ids": [1, 2, 3], "max_tokens": 4} for _ in range(6)))
     path = tmp_path / "first.jsonl"
-    told = inflight("run", "--input", lines, "--output", tmp_path / "out.jsonl", "--record", path)
-    assert told.code == 0, told.err
+    result = inflight("run", "--input", lines, "--output", tmp_path / "out.jsonl", "--record", path)
+    assert result.code == 0, result.err
     return path
 
 
-def report(capture: pytest.CaptureFixture[str], *arguments: object) -> Told:
+def report(capture: pytest.CaptureFixture[str], *arguments: object) -> CommandResult:
     capture.readouterr()
     code = call(["report", *(str(one) for one in arguments)])
     out, err = capture.readouterr()
-    return Told(code, out, err)
+    return CommandResult(code, out, err)
 
 
 def test_text_has_figures_and_a_diagnosis(capfd: pytest.CaptureFixture[str], record: Path) -> None:
-    told = report(capfd, record)
-    assert told.code == 0
-    assert "requests answered" in told.out and "TTFT p99" in told.out and "batch occupancy" in told.out
-    assert "Diagnosis" in told.out
+    result = report(capfd, record)
+    assert result.code == 0
+    assert "requests answered" in result.out and "TTFT p99" in result.out and "batch occupancy" in result.out
+    assert "Diagnosis" in result.out
 
 
 def test_data_has_the_same_by_key(capfd: pytest.CaptureFixture[str], record: Path) -> None:
@@ -45,11 +45,11 @@ def test_data_has_the_same_by_key(capfd: pytest.CaptureFixture[str], record: Pat
 def test_files_stand_side_by_side_on_a_page(capfd: pytest.CaptureFixture[str], record: Path, tmp_path: Path) -> None:
     other = tmp_path / "second.jsonl"
     other.write_text(record.read_text())
-    told = report(capfd, record, other, "--html", tmp_path / "page.html", "--title", "Both")
-    assert "first" in told.out and "second" in told.out
+    result = report(capfd, record, other, "--html", tmp_path / "page.html", "--title", "Both")
+    assert "first" in result.out and "second" in result.out
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<title>Both</title>" in page and "second: " in page
-    assert "page.html is written" in told.err
+    assert "page.html is written" in result.err
 
 
 def test_what_files_name_does_not_steer_the_terminal(
@@ -57,11 +57,11 @@ def test_what_files_name_does_not_steer_the_terminal(
 ) -> None:
     evil = tmp_path / "a\x1b[2J\u202eb.jsonl"
     evil.write_text(record.read_text())
-    told = report(capfd, evil)
-    assert told.code == 0 and "a\\x1b[2J\\u202eb" in told.out and "\x1b" not in told.out
+    result = report(capfd, evil)
+    assert result.code == 0 and "a\\x1b[2J\\u202eb" in result.out and "\x1b" not in result.out
     evil.write_text("{}")
-    told = report(capfd, evil)
-    assert told.code == 1 and "a\\x1b[2J\\u202eb" in told.err and "\x1b" not in told.err
+    result = report(capfd, evil)
+    assert result.code == 1 and "a\\x1b[2J\\u202eb" in result.err and "\x1b" not in result.err
 
 
 def test_a_cut_off_record_is_marked(capfd: pytest.CaptureFixture[str], record: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_cut_off_record_is_marked(capfd: pytest.CaptureFixture[str], record: P
     assert "! The record is cut off" in report(capfd, record).out
 
 
-def test_other_files_are_told_what_was_looked_for(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_other_files_are_refused_with_what_was_looked_for(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for text in ("hello", '{"kind": "poem"}', "[1, 2]", '{"prompt": "x"}\n{"prompt": "y"}\n', " \n", "\x00\x01"):
         path = tmp_path / "other"
         path.write_text(text)

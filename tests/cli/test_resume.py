@@ -43,7 +43,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def without_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What two runs must agree on."""
+    """Return the part on which two runs must agree."""
     lines = json.loads(json.dumps(lines))
     for line in lines:
         line.pop("timings", None)
@@ -56,9 +56,9 @@ def without_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_batch_lines_are_answered_in_their_own_form(inflight: Caller, tmp_path: Path) -> None:
-    told = inflight("run", "--input", write_lines(tmp_path / "in.jsonl", *mixed()))
-    assert told.code == 1 and "Traceback" not in told.err and "4 requests answered, 6 failed" not in told.err
-    lines = told.lines
+    result = inflight("run", "--input", write_lines(tmp_path / "in.jsonl", *mixed()))
+    assert result.code == 1 and "Traceback" not in result.err and "4 requests answered, 6 failed" not in result.err
+    lines = result.lines
     assert [line.get("index") for line in lines] == [0, None, 2, None, None, None, None, None, None, 9, None]
     assert [line.get("id") for line in lines if "id" in line] == [f"batch_req_{n}" for n in (1, 3, 4, 5, 6, 7, 8, 10)]
     body = lines[1]["response"]["body"]
@@ -85,8 +85,8 @@ def test_an_output_cut_at_any_byte_is_completed(inflight: Caller, tmp_path: Path
     for cut in (0, *chosen.sample(range(len(whole)), 8), ends[2], ends[2] - 1, len(whole)):
         target.write_bytes(whole[:cut])
         kept = sum(end <= cut for end in ends)
-        told = inflight("run", "--input", source, "--output", target, "--resume")
-        assert f"{kept} answer{'' if kept == 1 else 's'} kept" in told.err and told.code == 1
+        result = inflight("run", "--input", source, "--output", target, "--resume")
+        assert f"{kept} answer{'' if kept == 1 else 's'} kept" in result.err and result.code == 1
         assert without_times(read(target)) == expected
         assert target.read_bytes()[: ends[kept - 1] if kept else 0] == whole[: ends[kept - 1] if kept else 0]
     again = inflight("run", "--input", source, "--output", target, "--resume")
@@ -99,8 +99,8 @@ def test_gaps_are_filled_behind_what_is_there(inflight: Caller, tmp_path: Path) 
     inflight("run", "--input", source, "--output", target)
     lines = read(target)
     write_lines(target, lines[0], lines[3], lines[5])
-    told = inflight("run", "--input", source, "--output", target, "--resume")
-    assert told.code == 0 and [line["index"] for line in read(target)] == [0, 3, 5, 1, 2, 4]
+    result = inflight("run", "--input", source, "--output", target, "--resume")
+    assert result.code == 0 and [line["index"] for line in read(target)] == [0, 3, 5, 1, 2, 4]
     assert without_times(sorted(read(target), key=lambda line: line["index"])) == without_times(lines)
 
 
@@ -129,16 +129,16 @@ def test_the_output_of_another_input_is_refused(inflight: Caller, tmp_path: Path
     inflight("run", "--input", write_lines(tmp_path / "in.jsonl", *mixed()), "--output", target)
     before = target.read_bytes() + b"torn"
     target.write_bytes(before)
-    told = inflight("run", "--input", write_lines(tmp_path / "in2.jsonl", *lines), "--output", target, "--resume")
-    assert word in told.sentence() and target.read_bytes() == before
+    result = inflight("run", "--input", write_lines(tmp_path / "in2.jsonl", *lines), "--output", target, "--resume")
+    assert word in result.sentence() and target.read_bytes() == before
 
 
 def test_files_that_are_no_output_are_left_alone(inflight: Caller, tmp_path: Path) -> None:
     source, target = write_lines(tmp_path / "in.jsonl", {"prompt": "x", "max_tokens": 2}), tmp_path / "notes"
     for content in ("dear diary\nmore\n", '{"index": true, "error": ""}\n{}\n', '{"index": 0, "error": "x"}\n' * 2):
         target.write_text(content)
-        told = inflight("run", "--input", source, "--output", target, "--resume")
-        assert str(target) in told.sentence() and target.read_text() == content
+        result = inflight("run", "--input", source, "--output", target, "--resume")
+        assert str(target) in result.sentence() and target.read_text() == content
 
 
 def test_what_resume_needs(inflight: Caller, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_killed_in_the_middle_and_resumed(inflight: Caller, tiny: Path, tmp_path
     finished(process)
     kept = target.read_bytes().count(b"\n")
     assert 0 < kept < 150
-    told = inflight("run", "--input", source, "--output", target, "--resume")
-    assert told.code == 0 and f"{kept} answer" in told.err and f"{150 - kept} requests answered" in told.err
+    result = inflight("run", "--input", source, "--output", target, "--resume")
+    assert result.code == 0 and f"{kept} answer" in result.err and f"{150 - kept} requests answered" in result.err
     inflight("run", "--input", source, "--output", whole)
     assert without_times(read(target)) == without_times(read(whole))

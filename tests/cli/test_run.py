@@ -32,16 +32,16 @@ def test_an_answer_and_the_same_again(inflight: Caller) -> None:
 
 
 def test_as_json(inflight: Caller) -> None:
-    told = inflight("run", "hello", "--json", "--logprobs", 1, *SHORT)
-    (line,) = told.lines
+    result = inflight("run", "hello", "--json", "--logprobs", 1, *SHORT)
+    (line,) = result.lines
     assert (line["index"], line["output_tokens"], line["finish_reason"]) == (0, 6, "length")
     assert len(line["logprobs"]) == 6 and line["timings"]["total_ms"] > 0
     assert line["text"] + "\n" == inflight("run", "hello", *SHORT).out
 
 
 def test_the_prompt_is_scored(inflight: Caller) -> None:
-    told = inflight("run", "hello world, hello there", "--json", "--prompt-logprobs", 1, "--max-tokens", 0)
-    (line,) = told.lines
+    result = inflight("run", "hello world, hello there", "--json", "--prompt-logprobs", 1, "--max-tokens", 0)
+    (line,) = result.lines
     assert (line["output_tokens"], line["text"], line["finish_reason"]) == (0, "", "length")
     first, *others = line["prompt_logprobs"]
     assert first is None and len(others) == line["prompt_tokens"] - 1 > 0
@@ -49,8 +49,8 @@ def test_the_prompt_is_scored(inflight: Caller) -> None:
 
 
 def test_several_samples(inflight: Caller) -> None:
-    told = inflight("run", "hello", "--n", 3, "--temperature", 1, "--json", *SHORT)
-    (line,) = told.lines
+    result = inflight("run", "hello", "--n", 3, "--temperature", 1, "--json", *SHORT)
+    (line,) = result.lines
     assert len(line["samples"]) == 3 and line["output_tokens"] == 18
     shown = inflight("run", "hello", "--n", 3, "--temperature", 1, *SHORT).out
     assert all(sample["text"] in shown for sample in line["samples"])
@@ -69,18 +69,18 @@ def test_sampling_options_reach_the_sampler(inflight: Caller) -> None:
 
 def test_into_a_file_and_with_a_record(inflight: Caller, tmp_path: Path) -> None:
     answer, record = tmp_path / "answer.txt", tmp_path / "record.jsonl"
-    told = inflight("run", "hello", "--output", answer, "--record", record, *SHORT)
-    assert (told.code, told.out) == (0, "")
+    result = inflight("run", "hello", "--output", answer, "--record", record, *SHORT)
+    assert (result.code, result.out) == (0, "")
     assert answer.read_text("utf-8") == inflight("run", "hello", *SHORT).out
     kinds = [one.__struct_config__.tag for one in read_records(record)]
     assert kinds[0] == "header" and kinds[-1] == "request" and kinds.count("step") == 6
 
 
 def test_verbose_says_why(inflight: Caller) -> None:
-    told = inflight("run", "hello", "--verbose", "--max-num-seqs", 5, "--no-prefix-caching", *SHORT)
-    assert "max_num_seqs: 5 (as set)" in told.err
-    assert "prefix_caching: False (as set)" in told.err
-    assert "threads: 1 (as set)" in told.err
+    result = inflight("run", "hello", "--verbose", "--max-num-seqs", 5, "--no-prefix-caching", *SHORT)
+    assert "max_num_seqs: 5 (as set)" in result.err
+    assert "prefix_caching: False (as set)" in result.err
+    assert "threads: 1 (as set)" in result.err
 
 
 def test_a_model_without_a_template_continues_the_text_and_says_so(
@@ -95,8 +95,8 @@ def test_a_model_without_a_template_continues_the_text_and_says_so(
     said = "This model has no chat template, so it continues the text; --chat-template FILE gives it one."
     assert said in inflight(*asked, model=False).err
     assert said not in inflight(*asked, "--raw", model=False).err
-    told = inflight(*asked, "--chat-template", "{{ messages[0].content }}", model=False)
-    assert told.code == 0 and said not in told.err
+    result = inflight(*asked, "--chat-template", "{{ messages[0].content }}", model=False)
+    assert result.code == 0 and said not in result.err
 
 
 def test_help(capfd: pytest.CaptureFixture[str]) -> None:
@@ -113,14 +113,14 @@ def test_help(capfd: pytest.CaptureFixture[str]) -> None:
 
 # -- processes of their own ---------------------------------------------------------------------------------------
 def test_a_prompt_from_a_pipe(tiny: Path, inflight: Caller) -> None:
-    told = finished(spawn("run", "--model", tiny, *SHORT), b"hello\n")
-    assert (told.code, told.err) == (0, "")
-    assert told.out == inflight("run", "hello", *SHORT).out
+    result = finished(spawn("run", "--model", tiny, *SHORT), b"hello\n")
+    assert (result.code, result.err) == (0, "")
+    assert result.out == inflight("run", "hello", *SHORT).out
 
 
 def test_broken_text_from_a_pipe(tiny: Path) -> None:
-    told = finished(spawn("run", "--model", tiny), b"caf\xe9")
-    assert "half of a surrogate pair" in told.sentence()
+    result = finished(spawn("run", "--model", tiny), b"caf\xe9")
+    assert "half of a surrogate pair" in result.sentence()
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -138,10 +138,10 @@ def test_ctrl_c_keeps_what_was_said(tiny: Path) -> None:
     assert process.stdout is not None
     begun = process.stdout.read(1)
     process.send_signal(signal.SIGINT)
-    told = finished(process)
-    assert "Traceback" not in told.err and begun
+    result = finished(process)
+    assert "Traceback" not in result.err and begun
     # A fast machine may be through before the signal comes.
-    assert (told.code, told.err) in ((130, "Stopped.\n"), (0, ""))
+    assert (result.code, result.err) in ((130, "Stopped.\n"), (0, ""))
 
 
 def test_the_reader_goes_away(tiny: Path) -> None:
@@ -150,7 +150,7 @@ def test_the_reader_goes_away(tiny: Path) -> None:
     assert done.stderr == ""
 
 
-def test_on_a_terminal_it_streams_and_tells_the_pace(tiny: Path) -> None:
+def test_on_a_terminal_it_streams_and_shows_the_pace(tiny: Path) -> None:
     shown = on_a_terminal("run", "hello", "--model", tiny, "--max-tokens", 20, "--ignore-eos")
     assert "(20 tokens, the first after " in shown and "tokens/s)" in shown
 
@@ -174,7 +174,7 @@ def test_progress_is_shown_where_no_lines_are(tiny: Path, tmp_path: Path, monkey
 
 
 def on_a_terminal(*arguments: object) -> str:
-    """What a person would see."""
+    """Return the visible text."""
     ours, theirs = pty.openpty()
     process = spawn(*arguments, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
@@ -195,9 +195,9 @@ def on_a_terminal(*arguments: object) -> str:
 
 
 def test_doctor_as_json(inflight: Caller) -> None:
-    told = inflight("doctor", "--json")
-    assert told.code == 0
-    report = json.loads(told.out)
+    result = inflight("doctor", "--json")
+    assert result.code == 0
+    report = json.loads(result.out)
     assert report["read_bytes_per_s"] > 0 and report["model"]["parameters"] > 0
     assert report["model"]["decode"][0]["tokens_per_s"] > 0
     assert report["model"]["quantization"] == "none"
@@ -208,16 +208,16 @@ def test_doctor_as_json(inflight: Caller) -> None:
     assert smaller["flops_per_s"]["int8"] > 0
 
 
-def test_a_broken_template_is_told_where_it_is_needed(inflight: Caller, tmp_path: Path) -> None:
+def test_a_broken_template_is_reported_where_it_is_needed(inflight: Caller, tmp_path: Path) -> None:
     """Prompts that are no messages are answered, with a warning; a conversation and a server end at start."""
     model = tmp_path / "model"
     shutil.copytree(BUILT_IN, model)
     (model / "chat_template.jinja").write_text("line\n{% if %}")
     mistake = "The model's chat template 'default' has an error in line 2"
-    told = inflight("run", "hello", "--raw", "--model", model, *SHORT)
-    assert told.code == 0 and told.out and f"inflight: warning: {mistake}" in told.err
-    told = inflight("run", "hello", "--model", model, *SHORT)
-    assert told.code != 0 and mistake in told.err and "Traceback" not in told.err
+    result = inflight("run", "hello", "--raw", "--model", model, *SHORT)
+    assert result.code == 0 and result.out and f"inflight: warning: {mistake}" in result.err
+    result = inflight("run", "hello", "--model", model, *SHORT)
+    assert result.code != 0 and mistake in result.err and "Traceback" not in result.err
     for verb in ("chat", "serve"):
         words, free_port = [*COMMAND, verb, "--model", str(model)], os.environ | {"INFLIGHT_PORT": "0"}
         done = subprocess.run(words, input=b"", capture_output=True, timeout=100, env=free_port)

@@ -27,17 +27,17 @@ def test_answers_in_the_order_of_the_lines(inflight: Caller, tmp_path: Path) -> 
         tmp_path / "in.jsonl", *({"prompt": f"n {n}", "max_tokens": n, "ignore_eos": True} for n in lengths)
     )
     target = tmp_path / "out.jsonl"
-    told = inflight("run", "--input", source, "--output", target)
-    assert (told.code, told.out) == (0, "")
+    result = inflight("run", "--input", source, "--output", target)
+    assert (result.code, result.out) == (0, "")
     lines = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
     assert [line["index"] for line in lines] == list(range(6))
     assert [line["output_tokens"] for line in lines] == lengths
     assert set(lines[0]) == {
         "index", "text", "token_ids", "finish_reason", "prompt_tokens", "output_tokens", "cached_tokens", "timings",
     }  # fmt: skip
-    assert "6 requests answered in " in told.err and "failed" not in told.err
+    assert "6 requests answered in " in result.err and "failed" not in result.err
     for word in ("throughput", "latency", "TTFT", "TPOT", "E2E", "p50", "p95", "p99", "over 6 requests"):
-        assert word in told.err
+        assert word in result.err
 
 
 def test_lines_that_only_score(inflight: Caller, tmp_path: Path) -> None:
@@ -48,12 +48,12 @@ def test_lines_that_only_score(inflight: Caller, tmp_path: Path) -> None:
         {"prompt_token_ids": ids, "max_tokens": 2, "ignore_eos": True, "prompt_logprobs": None},
         {"prompt_token_ids": ids, "max_tokens": 1, "prompt_logprobs": 2},
     )
-    told = inflight("run", "--input", source)
-    scored, answered, both = told.lines
-    assert told.code == 0 and "3 requests answered in " in told.err and "over 2 requests" in told.err
+    result = inflight("run", "--input", source)
+    scored, answered, both = result.lines
+    assert result.code == 0 and "3 requests answered in " in result.err and "over 2 requests" in result.err
     assert [entry and entry["token_id"] for entry in scored["prompt_logprobs"]] == [None, *ids[1:]]
     assert scored["prompt_logprobs"] == both["prompt_logprobs"] and "prompt_logprobs" not in answered
-    assert [line["output_tokens"] for line in told.lines] == [0, 2, 1]
+    assert [line["output_tokens"] for line in result.lines] == [0, 2, 1]
     assert scored["timings"]["ttft_ms"] is None and scored["cached_tokens"] == both["cached_tokens"] == 0
 
 
@@ -72,20 +72,20 @@ def test_good_lines_run_beside_bad_ones(inflight: Caller, tmp_path: Path) -> Non
         {"prompt": "x", "stop": 5},
         {"prompt": "three", "top_k": 10**25, "max_tokens": 3},
     )
-    told = inflight("run", "--input", source, "--ignore-eos")
-    assert told.code == 1 and "Traceback" not in told.err
-    assert [line["index"] for line in told.lines] == list(range(9))
-    answered = {line["index"]: line["output_tokens"] for line in told.lines if "error" not in line}
+    result = inflight("run", "--input", source, "--ignore-eos")
+    assert result.code == 1 and "Traceback" not in result.err
+    assert [line["index"] for line in result.lines] == list(range(9))
+    answered = {line["index"]: line["output_tokens"] for line in result.lines if "error" not in line}
     assert answered == {0: 3, 3: 2, 8: 3}
     for line, number in zip((1, 2, 4, 5, 6, 7), (2, 5, 7, 8, 9, 10), strict=True):
-        error = told.lines[line]["error"]
-        assert error.startswith(f"line {number}: ") and f"inflight: {error}\n" in told.err
-    assert "3 requests answered, 6 failed" in told.err
+        error = result.lines[line]["error"]
+        assert error.startswith(f"line {number}: ") and f"inflight: {error}\n" in result.err
+    assert "3 requests answered, 6 failed" in result.err
 
 
 def test_nothing_but_bad_lines(inflight: Caller, tmp_path: Path) -> None:
-    told = inflight("run", "--input", write_lines(tmp_path / "in.jsonl", "{", "}"))
-    assert told.code == 1 and "0 requests answered, 2 failed" in told.err and "latency" not in told.err
+    result = inflight("run", "--input", write_lines(tmp_path / "in.jsonl", "{", "}"))
+    assert result.code == 1 and "0 requests answered, 2 failed" in result.err and "latency" not in result.err
     empty = inflight("run", "--input", write_lines(tmp_path / "empty.jsonl"))
     assert (empty.code, empty.out) == (0, "") and "0 requests answered" in empty.err
 
@@ -96,22 +96,22 @@ def test_files_that_are_not_utf8(inflight: Caller, tmp_path: Path) -> None:
         b'\xef\xbb\xbf{"prompt": "one", "max_tokens": 2}\r\n{"prompt": "caf\xe9"}\n\xff\xfe{\x00\n'
         b'{"prompt": "two", "max_tokens": 2}'
     )
-    told = inflight("run", "--input", source)
-    assert told.code == 1
-    assert [("error" in line) for line in told.lines] == [False, True, True, False]
-    assert told.lines[1]["error"] == "line 2: not UTF-8: byte 0xE9 at character 16; convert the file to UTF-8."
+    result = inflight("run", "--input", source)
+    assert result.code == 1
+    assert [("error" in line) for line in result.lines] == [False, True, True, False]
+    assert result.lines[1]["error"] == "line 2: not UTF-8: byte 0xE9 at character 16; convert the file to UTF-8."
 
 
 def test_forced_lengths_and_shared_prefixes(inflight: Caller, tmp_path: Path) -> None:
     line = {"prompt_token_ids": list(range(40)), "max_tokens": 30}
     source = write_lines(tmp_path / "in.jsonl", *({**line, "output_tokens": n} for n in (4, 17, 30)))
-    told = inflight("run", "--input", source, "--max-num-seqs", 1, "--json")
-    assert [one["output_tokens"] for one in told.lines] == [4, 17, 30]
-    assert [one["cached_tokens"] for one in told.lines] == [0, 32, 32]
-    summary = json.loads(told.err)
+    result = inflight("run", "--input", source, "--max-num-seqs", 1, "--json")
+    assert [one["output_tokens"] for one in result.lines] == [4, 17, 30]
+    assert [one["cached_tokens"] for one in result.lines] == [0, 32, 32]
+    summary = json.loads(result.err)
     assert (summary["requests"], summary["output_tokens"], summary["cached_tokens"]) == (3, 51, 64)
     without = inflight("run", "--input", source, "--max-num-seqs", 1, "--no-prefix-caching")
-    assert [one["token_ids"] for one in without.lines] == [one["token_ids"] for one in told.lines]
+    assert [one["token_ids"] for one in without.lines] == [one["token_ids"] for one in result.lines]
     assert sum(one["cached_tokens"] for one in without.lines) == 0
 
 
@@ -126,12 +126,12 @@ def test_little_memory_preempts_and_says_so(inflight: Caller, tmp_path: Path) ->
 def test_many_lines_with_few_rows_and_a_record(inflight: Caller, tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl", *({"prompt": "x" * (n % 30 + 1)} for n in range(300)))
     record = tmp_path / "record.jsonl"
-    told = inflight("run", "--input", source, "--record", record, "--max-tokens", 5, "--max-num-seqs", 7)
-    assert [line["index"] for line in told.lines] == list(range(300))
+    result = inflight("run", "--input", source, "--record", record, "--max-tokens", 5, "--max-num-seqs", 7)
+    assert [line["index"] for line in result.lines] == list(range(300))
     records = list(read_records(record))
     requests = {int(one.request.request_id): one for one in of_kind(records, "request")}
     assert len(requests) == 300
-    assert all(list(requests[line["index"]].samples[0].token_ids) == line["token_ids"] for line in told.lines)
+    assert all(list(requests[line["index"]].samples[0].token_ids) == line["token_ids"] for line in result.lines)
     assert max(len(one.plan.chunks) for one in of_kind(records, "step")) == 7
 
 
@@ -168,10 +168,10 @@ def test_ctrl_c_keeps_whole_lines(tiny: Path, tmp_path: Path) -> None:
     process = spawn("run", "--input", source, "--output", target, "--model", tiny)
     until(lambda: target.exists() and target.stat().st_size > 3000)
     process.send_signal(signal.SIGINT)
-    told = finished(process)
-    assert told.code == 130, told.err
-    assert "Traceback" not in told.err and told.err.endswith("Stopped; what was answered has been written.\n")
-    assert "requests answered" in told.err
+    result = finished(process)
+    assert result.code == 130, result.err
+    assert "Traceback" not in result.err and result.err.endswith("Stopped; what was answered has been written.\n")
+    assert "requests answered" in result.err
     lines = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
     assert 0 < len(lines) < 20_000 and all(line["output_tokens"] == 200 for line in lines)
 
@@ -189,8 +189,8 @@ def test_ctrl_c_while_a_pipe_says_nothing(tiny: Path) -> None:
 
 def test_lines_from_a_pipe_and_a_fifo(tiny: Path, tmp_path: Path) -> None:
     lines = b'{"prompt": "x", "max_tokens": 2}\n{"prompt": "caf\xe9"}'
-    told = finished(spawn("run", "--input", "-", "--model", tiny), lines)
-    assert told.code == 1 and [line["index"] for line in told.lines] == [0, 1]
+    result = finished(spawn("run", "--input", "-", "--model", tiny), lines)
+    assert result.code == 1 and [line["index"] for line in result.lines] == [0, 1]
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     process = spawn("run", "--input", fifo, "--model", tiny)
@@ -244,16 +244,16 @@ def test_long_lines_and_many_lines(tmp_path: Path) -> None:
     assert taken[1:] == [(n + 2, str(n)) for n in range(50_000)]
 
 
-def test_the_error_of_predicted_lengths_is_told_where_somebody_asks_the_predictor(
+def test_the_error_of_predicted_lengths_is_reported_where_a_policy_asks_the_predictor(
     inflight: Caller, tmp_path: Path
 ) -> None:
     line = {"prompt_token_ids": list(range(40)), "max_tokens": 30}
     source = write_lines(tmp_path / "in.jsonl", *({**line, "output_tokens": n} for n in (4, 17, 30)))
-    told = inflight("run", "--input", source, "--policy", "sjf", "--predictor", "oracle")
-    assert "oracle: output lengths off by 0% on average, 100% within twice, bias +0%, over 3 samples" in told.err
-    told = inflight("run", "--input", source, "--policy", "sjf", "--json")
-    found = json.loads(told.err)["predictions"]
+    result = inflight("run", "--input", source, "--policy", "sjf", "--predictor", "oracle")
+    assert "oracle: output lengths off by 0% on average, 100% within twice, bias +0%, over 3 samples" in result.err
+    result = inflight("run", "--input", source, "--policy", "sjf", "--json")
+    found = json.loads(result.err)["predictions"]
     assert found["samples"] == 3 and found["relative_error"] > 0
-    told = inflight("run", "--input", source, "--json")
-    assert json.loads(told.err)["predictions"] is None
+    result = inflight("run", "--input", source, "--json")
+    assert json.loads(result.err)["predictions"] is None
     assert "predictor" not in inflight("run", "--input", source).err

@@ -30,7 +30,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
     return out.out, out.err
 
 
-def test_a_simulation_is_told_and_the_same_every_time(capsys: pytest.CaptureFixture[str], model: str) -> None:
+def test_a_simulation_is_reported_and_the_same_every_time(capsys: pytest.CaptureFixture[str], model: str) -> None:
     arguments = ("simulate", "--step-model", model, "--rate", "3", "--requests", "60", "--slo", "ttft=500", "--json")
     out, err = said(capsys, *arguments)
     assert said(capsys, *arguments) == (out, err)
@@ -47,7 +47,7 @@ def test_a_saturated_simulation_says_so(capsys: pytest.CaptureFixture[str], mode
     assert "saturated" in err and "p99" not in err
 
 
-def test_extrapolation_is_told(capsys: pytest.CaptureFixture[str], model: str) -> None:
+def test_extrapolation_is_reported(capsys: pytest.CaptureFixture[str], model: str) -> None:
     _, err = said(capsys, "simulate", "--step-model", model, "--rate", "20", "--requests", "40", "--max-num-seqs", "30")
     assert "extrapolated" in err and "the model was fitted on at most" in err
 
@@ -97,7 +97,7 @@ DISK = ("--kv-disk-read-gb-per-s", "2", "--kv-disk-write-gb-per-s", "1", "--kv-b
 
 
 @pytest.mark.wide
-def test_tiers_bring_what_the_prefix_cache_had_to_give_up(
+def test_tiers_bring_what_the_prefix_cache_evicted(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
     """Conversations of which few fit."""
@@ -198,7 +198,7 @@ LITTLE = ("--rate", "2", "--requests", "40", "--input-tokens", "600", "--output-
 
 
 def test_a_gpu_by_its_data_sheet(capsys: pytest.CaptureFixture[str]) -> None:
-    """What it rests on is told, and how far off it may be."""
+    """The output says what it rests on, and how far off it may be."""
     out, err = said(capsys, *LLAMA, *LITTLE, "--json")
     assert "a100-80 × 4, data sheet and published efficiencies, not calibrated on your hardware" in err
     assert "256 sequences, steps of 2,304 tokens" in err
@@ -224,7 +224,7 @@ def test_precision_and_degree_count(capsys: pytest.CaptureFixture[str]) -> None:
     assert tpot("--kv", "fp8") < plain
 
 
-def test_steps_beyond_what_kernels_were_measured_with_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_beyond_what_kernels_were_measured_with_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     long = ("--rate", "2", "--requests", "20", "--input-tokens", "7000", "--output-tokens", "40")
     _, err = said(capsys, *LLAMA, *long, "--max-num-batched-tokens", "6000")
     assert "extrapolated" in err and "kernels were measured up to 4,096" in err
@@ -232,14 +232,14 @@ def test_steps_beyond_what_kernels_were_measured_with_are_told(capsys: pytest.Ca
     assert "data sheet and estimated efficiencies" in err
 
 
-def test_who_could_never_be_served_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_could_never_be_served_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     _, err = said(capsys, *LLAMA, *LITTLE, "--num-blocks", "20", code=1)
     assert "No request was answered" in err
     assert "failed       40 in all, the first because: The prompt needs 38 KV blocks" in err
 
 
 @pytest.mark.wide
-def test_a_load_that_only_fast_kernels_would_bear_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_load_that_only_fast_kernels_would_bear_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     heavy = ("--requests", "300", "--input-tokens", "600", "--output-tokens", "40")
     assert (
         "the fast end of published runs the load is within capacity" in said(capsys, *LLAMA, *heavy, "--rate", "9")[1]
@@ -252,11 +252,11 @@ def test_pools_of_different_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     pools = ("--prefill-replicas", "1", "--decode-replicas", "1")
     together, err = said(capsys, *LLAMA, *LITTLE, *pools, "--json")
     assert "328 kB per prompt token at 560 Gbit/s" in err  # 0.7 of the cards of four GPUs, 25 GB/s each
-    apart, err = said(
+    separate, err = said(
         capsys, *LLAMA, *LITTLE, *pools, "--decode-hardware", "h100", "--decode-tensor-parallel", "4", "--json"
     )
     assert "Step model of the decode pool: h100 × 4" in err
-    tpots = [json.loads(out)["summary"]["tpot"]["p50"] for out in (together, apart)]
+    tpots = [json.loads(out)["summary"]["tpot"]["p50"] for out in (together, separate)]
     assert tpots[1] < 0.8 * tpots[0]
     _, err = said(capsys, *LLAMA, *LITTLE, *pools, "--transfer-gbps", "1")
     assert "at 1 Gbit/s" in err
@@ -266,14 +266,14 @@ def test_pools_of_different_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     ("published", "sentence"),
     [("deepseek-v3", "in fp8, 8 bits"), ("gpt-oss-20b", "in mxfp4, 4 bits"), ("qwen3-8b", "")],
 )
-def test_weights_that_are_published_narrower_than_reckoned_are_told(
+def test_weights_that_are_published_narrower_than_reckoned_are_reported(
     capsys: pytest.CaptureFixture[str], published: str, sentence: str
 ) -> None:
     asked = ("simulate", "--model", published, "--hardware", "b200", "--tensor-parallel", "8")
-    for weights, told in (("auto", "Weights: computed as"), ("bf16", "computed here in bf16"), ("int4", "")):
+    for weights, note in (("auto", "Weights: computed as"), ("bf16", "computed here in bf16"), ("int4", "")):
         call([*asked, *LITTLE, "--weights", weights])
         err = capsys.readouterr().err
-        assert ("Weights: " in err and told in err and sentence in err) == bool(told and sentence)
+        assert ("Weights: " in err and note in err and sentence in err) == bool(note and sentence)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_a_model_without_its_engine_asks_for_it(capsys: pytest.CaptureFixture[st
 def test_what_is_simulated_ends_steps_early_where_the_engine_does(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A GPU's steps are filled, and those that another engine's result tells of, too."""
+    """A GPU's steps are filled, and those of another engine's result, too."""
     record = tmp_path / "r.jsonl"
 
     def in_force(*arguments: str) -> int:
@@ -335,10 +335,10 @@ def test_what_is_simulated_ends_steps_early_where_the_engine_does(
         header = json.loads(record.read_text().splitlines()[0])
         return int(header["settings"]["early_end_tokens"]["value"])
 
-    strangers = json.loads(Path(model).read_text())
-    strangers["provenance"]["capacity"] = {}
+    unknown = json.loads(Path(model).read_text())
+    unknown["provenance"]["capacity"] = {}
     theirs = tmp_path / "theirs.json"
-    theirs.write_text(json.dumps(strangers))
+    theirs.write_text(json.dumps(unknown))
     assert in_force("--step-model", model) == EARLY_END
     assert in_force("--step-model", model, "--early-end-tokens", "5") == 5
     assert in_force("--model", "llama-3-8b", "--hardware", "h100") == 0
@@ -348,24 +348,24 @@ def test_what_is_simulated_ends_steps_early_where_the_engine_does(
 def test_steps_in_flight_are_those_of_the_device(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a step model the device that it was measured on; its record tells it, and so does a model fitted on that."""
+    """A step model has the device that it was measured on; its record names it, and so does a model fitted on that."""
     record, gpu = str(tmp_path / "r.jsonl"), tmp_path / "gpu.json"
     measured = json.loads(Path(model).read_text())
     measured["provenance"]["settings"] = {"device": "cuda:0", "depth": 2}
     gpu.write_text(json.dumps(measured))
 
-    def told(*arguments: str) -> str:
+    def described(*arguments: str) -> str:
         return said(capsys, "simulate", *arguments, "--rate", "6", "--requests", "60", "--record", record)[1]
 
-    assert "an engine on cpu with 1 step in flight." in told("--step-model", model)
-    assert "an engine on cuda with 2 steps in flight." in told("--model", "llama-3-8b", "--hardware", "h100")
-    assert "an engine on cuda:0 with 2 steps in flight." in told("--step-model", str(gpu))
+    assert "an engine on cpu with 1 step in flight." in described("--step-model", model)
+    assert "an engine on cuda with 2 steps in flight." in described("--model", "llama-3-8b", "--hardware", "h100")
+    assert "an engine on cuda:0 with 2 steps in flight." in described("--step-model", str(gpu))
     settings = json.loads(Path(record).read_text().splitlines()[0])["settings"]
     assert (settings["device"]["value"], settings["depth"]["value"]) == ("cuda:0", 2)
     said(capsys, "replay", record)
     own = str(tmp_path / "own.json")
     said(capsys, "calibrate", "--record", record, "--output", own)
-    assert "an engine on cuda:0 with 2 steps in flight." in told("--step-model", own)
+    assert "an engine on cuda:0 with 2 steps in flight." in described("--step-model", own)
 
 
 def test_a_simulated_record_replays_and_is_fitted(
@@ -401,7 +401,7 @@ def test_a_simulated_record_replays_and_is_fitted(
     ],
 )
 @pytest.mark.parametrize("verb", [("replay",), ("calibrate", "--record")])
-def test_what_is_no_record_is_told_by_file_and_line(  # type: ignore[no-untyped-def]
+def test_what_is_no_record_is_reported_by_file_and_line(  # type: ignore[no-untyped-def]
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path, verb: tuple[str, ...], change, sentence: str
 ) -> None:
     record = tmp_path / "r.jsonl"
@@ -411,9 +411,9 @@ def test_what_is_no_record_is_told_by_file_and_line(  # type: ignore[no-untyped-
     if verb[0] == "calibrate" and "missing" in sentence:
         return  # what is fitted needs no whole run
     _, err = said(capsys, *verb, str(record), code=1)
-    (told,) = [line for line in err.splitlines() if line.startswith("inflight: ")]
-    assert str(record) in told or verb[0] == "calibrate"
-    assert re.search(sentence, told) or (verb[0] == "calibrate" and "a fit needs at least" in told), told
+    (result,) = [line for line in err.splitlines() if line.startswith("inflight: ")]
+    assert str(record) in result or verb[0] == "calibrate"
+    assert re.search(sentence, result) or (verb[0] == "calibrate" and "a fit needs at least" in result), result
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_what_is_no_record_is_told_by_file_and_line(  # type: ignore[no-untyped-
         (lambda held: held["ranges"].update(mood=[0, 1]), "range of 'mood'"),
     ],
 )
-def test_a_damaged_step_model_is_told(  # type: ignore[no-untyped-def]
+def test_a_damaged_step_model_is_reported(  # type: ignore[no-untyped-def]
     capsys: pytest.CaptureFixture[str], model: str, change, sentence: str
 ) -> None:
     held = json.loads(Path(model).read_text())

@@ -1,4 +1,4 @@
-"""Start lines of vLLM and llama-server, given to `serve` as people type them: each works, or is told what to use."""
+"""Start lines of vLLM and llama-server, given to `serve` as people type them: each works, or is refused with advice."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ LLAMA_SERVER: dict[str, dict[str, Any] | str] = {
 
 
 @pytest.mark.parametrize("line", LLAMA_SERVER)
-def test_each_flag_of_llama_server_works_or_is_told_what_to_use(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_flag_of_llama_server_works_or_is_refused_with_what_to_use(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     expected = LLAMA_SERVER[line]
     code, settings, err = printed(capsys, line)
     if isinstance(expected, str):

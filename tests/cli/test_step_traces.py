@@ -18,10 +18,10 @@ SECONDS = ("busy_ms", "put_aside_ms", "waking_ms", "last_task_ms", "alone_ms", "
 
 
 def traced(inflight: Caller, *arguments: object) -> list[dict[str, Any]]:
-    """Of the built-in model, unless they name another."""
-    told = inflight("doctor", "--trace", "--json", "--device", "cpu", *arguments, model=False)
-    assert told.code == 0, told.err
-    found: list[dict[str, Any]] = json.loads(told.out)["trace"]
+    """Run the built-in model, unless they name another."""
+    result = inflight("doctor", "--trace", "--json", "--device", "cpu", *arguments, model=False)
+    assert result.code == 0, result.err
+    found: list[dict[str, Any]] = json.loads(result.out)["trace"]
     return found
 
 

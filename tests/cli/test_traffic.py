@@ -13,7 +13,7 @@ from inflight.planning.demand import Drawn
 from inflight.workload.arrivals import Gamma, Poisson
 
 
-def test_arrivals_are_told_by_a_rate_or_a_form() -> None:
+def test_arrivals_are_given_by_a_rate_or_a_form() -> None:
     assert arrivals_of(5.0, None) == Poisson(5.0)
     assert arrivals_of(None, "gamma:5:0.25") == Gamma(5.0, 0.25)
     assert arrivals_of(None, None) is None

@@ -13,7 +13,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.simulate.fitted import FittedModel, Provenance
 
-from .terminal import Told
+from .terminal import CommandResult
 
 DEMAND = (
     "--rate",
@@ -29,10 +29,10 @@ DEMAND = (
 
 @pytest.fixture
 def tune(capfd: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
-    def ask(*arguments: object) -> Told:
+    def ask(*arguments: object) -> CommandResult:
         code = call(["tune", *(str(one) for one in arguments)])
         out, err = capfd.readouterr()
-        return Told(code, out, err)
+        return CommandResult(code, out, err)
 
     return ask
 
@@ -50,12 +50,12 @@ def test_a_configuration_comes_with_its_reasons_and_is_served(  # type: ignore[n
     tune, step_model: Path, tmp_path: Path, tiny: Path
 ) -> None:
     output = tmp_path / "engine.toml"
-    told = tune("--step-model", step_model, *DEMAND, "--output", output, "--json")
-    assert told.code == 0, told.err
+    result = tune("--step-model", step_model, *DEMAND, "--output", output, "--json")
+    assert result.code == 0, result.err
     settings = tomllib.loads(output.read_text())
     assert {"strategy", "policy", "max-num-seqs", "max-num-batched-tokens", "preemption"} <= set(settings)
     assert "against" in output.read_text()
-    found = json.loads(told.out)
+    found = json.loads(result.out)
     assert found["best"]["settings"] == settings
     assert found["best"]["goodput"] >= found["start"]["goodput"]
     assert "not calibrated" not in output.read_text()
@@ -65,12 +65,12 @@ def test_a_configuration_comes_with_its_reasons_and_is_served(  # type: ignore[n
 
 @pytest.mark.wide
 def test_the_best_are_verified_on_the_real_engine(tune, step_model: Path, tiny: Path) -> None:  # type: ignore[no-untyped-def]
-    told = tune("--step-model", step_model, "--model", tiny, *DEMAND, "--verify", 2, "--verify-seconds", 1, "--json")
-    assert told.code == 0, told.err
-    found = json.loads(told.out)
+    result = tune("--step-model", step_model, "--model", tiny, *DEMAND, "--verify", 2, "--verify-seconds", 1, "--json")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
     assert len(found["verified"]) == 2
     assert all(one["measured_goodput"] > 0 for one in found["verified"])
-    assert "On the real engine" in told.err
+    assert "On the real engine" in result.err
 
 
 def test_the_real_engine_runs_without_drafts_as_trials_do(  # type: ignore[no-untyped-def]
@@ -92,10 +92,10 @@ def test_the_real_engine_runs_without_drafts_as_trials_do(  # type: ignore[no-un
 
 @pytest.mark.wide
 def test_a_gpu_is_tuned_for_by_its_data_sheet(tune) -> None:  # type: ignore[no-untyped-def]
-    told = tune("--model", "llama-3-8b", "--hardware", "h100", "--rate", 5, *DEMAND[2:], "--max-num-seqs", 32)
-    assert told.code == 0, told.err
-    assert "not calibrated on your hardware" in told.out
-    assert tomllib.loads(told.out)["max-num-seqs"] == 32
+    result = tune("--model", "llama-3-8b", "--hardware", "h100", "--rate", 5, *DEMAND[2:], "--max-num-seqs", 32)
+    assert result.code == 0, result.err
+    assert "not calibrated on your hardware" in result.out
+    assert tomllib.loads(result.out)["max-num-seqs"] == 32
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_a_gpu_is_tuned_for_by_its_data_sheet(tune) -> None:  # type: ignore[no-
         ),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(tune, arguments: tuple[object, ...], sentence: str) -> None:  # type: ignore[no-untyped-def]
+def test_mistakes_are_reported_in_a_sentence(tune, arguments: tuple[object, ...], sentence: str) -> None:  # type: ignore[no-untyped-def]
     assert sentence in tune(*arguments).sentence()
 
 
-def test_a_place_that_cannot_be_written_is_told_before_the_work(  # type: ignore[no-untyped-def]
+def test_a_place_that_cannot_be_written_is_reported_before_the_work(  # type: ignore[no-untyped-def]
     tune, step_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("inflight.cli.tune.tune", lambda *given, **more: pytest.fail("it was tuned"))
@@ -131,19 +131,21 @@ def test_targets_of_classes_are_what_is_tuned_for(tune, step_model: Path, tmp_pa
     table = '[classes.{}]\nshare = 1\ninput = "20"\noutput = "8"\nttft_ms = {}\n'
     classes.write_text(table.format("chat", 500) + table.format("batch", 1))
     given = ("--step-model", step_model, "--classes", classes, "--rate", 5)
-    told = tune(*given, "--json")
-    assert told.code == 0, told.err
-    found = json.loads(told.out)
+    result = tune(*given, "--json")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
     assert 0.3 < found["best"]["attainment"] < 0.7, "no batch request has its first token within a millisecond"
     assert "one set of limits" in tune(*given, "--slo", "ttft=500").sentence()
     assert "as a target of the class" in tune(*given, "--slo", "chat.ttft=500").sentence()
 
 
 @pytest.mark.wide
-def test_a_load_at_which_nothing_matters_is_told(tune, step_model: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_load_at_which_nothing_matters_is_reported(tune, step_model: Path) -> None:  # type: ignore[no-untyped-def]
     easy = ("--rate", 0.1, *DEMAND[2:])
-    told = tune("--step-model", step_model, *easy)
-    assert told.code == 0 and "of this matters" in told.err and "of this matters" in " ".join(told.out.split("\n# "))
+    result = tune("--step-model", step_model, *easy)
+    assert (
+        result.code == 0 and "of this matters" in result.err and "of this matters" in " ".join(result.out.split("\n# "))
+    )
 
 
 def test_options_without_effect_are_refused(tune, step_model: Path) -> None:  # type: ignore[no-untyped-def]
@@ -154,7 +156,7 @@ def test_options_without_effect_are_refused(tune, step_model: Path) -> None:  # 
     )
 
 
-def test_a_step_model_that_says_too_little_is_told(tune, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_step_model_that_says_too_little_is_reported(tune, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "steps.json"
     FittedModel(step=0.002, token=(2e-4,)).save(path)
     assert "does not say how many KV blocks" in tune("--step-model", path, *DEMAND).sentence()

@@ -9,27 +9,27 @@ import pytest
 
 from inflight.cli import call
 
-from .terminal import Told
+from .terminal import CommandResult
 
 SLO = ("--slo", "ttft=5000(p90)")
 
 
 @pytest.fixture
-def tune(capfd: pytest.CaptureFixture[str]) -> Callable[..., Told]:
-    def ask(*arguments: object) -> Told:
+def tune(capfd: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
+    def ask(*arguments: object) -> CommandResult:
         code = call(["tune", *(str(one) for one in arguments)])
         out, err = capfd.readouterr()
-        return Told(code, out, err)
+        return CommandResult(code, out, err)
 
     return ask
 
 
-def test_a_server_that_is_away_is_told(tune: Callable[..., Told]) -> None:
+def test_a_server_that_is_away_is_reported(tune: Callable[..., CommandResult]) -> None:
     assert "does not answer" in tune("--url", "http://127.0.0.1:9", *SLO).sentence()
     assert "does not answer" in tune("--url", "http://[", *SLO).sentence()
 
 
-def test_files_that_are_no_records_are_told(tune: Callable[..., Told], tmp_path: Path) -> None:
+def test_files_that_are_no_records_are_reported(tune: Callable[..., CommandResult], tmp_path: Path) -> None:
     path = tmp_path / "some.json"
     for content, sentence in (("", "is empty"), ('{"kind": "step model"}\n', "kind 'step model'"), ("{\n", "line 1")):
         path.write_text(content)
@@ -48,7 +48,7 @@ def test_files_that_are_no_records_are_told(tune: Callable[..., Told], tmp_path:
         (("--url", "http://x", "--verify", 5), "--verify is 5, but for a record the proposed settings alone run"),
     ],
 )
-def test_options_that_do_not_go_together_are_told(
-    tune: Callable[..., Told], arguments: tuple[object, ...], sentence: str
+def test_options_that_do_not_go_together_are_reported(
+    tune: Callable[..., CommandResult], arguments: tuple[object, ...], sentence: str
 ) -> None:
     assert sentence in tune(*arguments, *SLO).sentence()

@@ -17,7 +17,7 @@ from inflight.server.settings import ServerSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of each type."""
+    """One setting of each type."""
 
     colour: Literal["red", "blue"] = setting("red", "Colour.", "Looks")
     shade: Literal["dark", "light"] | None = setting(None, "Shade.")

@@ -103,7 +103,7 @@ BATCH = LaneSetup("batch", settings=(("background", True),))
 
 
 class PluginPolicy(Ordered):
-    """Somebody's policy, with a mind of its own, that fails sooner or later."""
+    """A plugin's policy, with a mind of its own, that fails sooner or later."""
 
     name = "plugin"
 
@@ -567,7 +567,7 @@ class Harness:
         before, dump = list(inside.running(self.scheduler)), self.scheduler.dump(whole=True)
         plan = self.scheduler.plan_interim(within, self.now)
         assert plan is not None or self.scheduler.dump(whole=True) == dump, "it changes something, and computes nothing"
-        assert all(one.row is not None or one.finish is not None for one in before), "it preempts nobody"
+        assert all(one.row is not None or one.finish is not None for one in before), "it preempts no sequence"
         if plan is not None:
             assert plan.step == len(self.plans) and plan.within == within.step and not plan.may_suspend
             assert not {one.sequence_id for one in plan.chunks} & {one.sequence_id for one in within.chunks}

@@ -84,7 +84,7 @@ def test_what_is_cached_of_a_prompt_is_no_work() -> None:
         assert next(iter(queue.in_order())).number == 1
 
 
-def test_sjf_preempts_who_has_most_work_left() -> None:
+def test_sjf_preempts_who_has_the_longest_work_left() -> None:
     policy = Sjf()
     nearly_done, fresh = view(0, prompt=[0] * 20, predicted=90, running=True), view(1, predicted=50, running=True)
     for one in (nearly_done, fresh):

@@ -179,7 +179,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(request=requests(), earlier=st.integers(0, 4), times=st.integers(1, 2))
     def add(self, request: Request, earlier: int, times: int) -> None:
-        """Twins come together; `earlier` moves a request ahead of others in the queue."""
+        """Pairs come together; `earlier` moves a request ahead of others in the queue."""
         harness = self.harness
         for _ in range(times):
             request = fitted(request, harness.setup, request_id=f"r{self.count}", arrival=harness.now - earlier)

@@ -230,7 +230,7 @@ def test_a_foreground_engine_waits_for_no_background_layer_but_an_overdue_one() 
     assert 3 <= len(waits) <= 6 and all(15 * MS < one < 30 * MS for one in waits)
 
 
-def test_time_at_rest_or_in_the_background_is_neither_owed_nor_made_up_for() -> None:
+def test_time_at_rest_or_in_the_background_is_not_made_up_for() -> None:
     """Nor is an engine that computed alone for long held up by one that comes later."""
     with simulated(Engine(), Engine(begins=4.0)) as simulation:
         simulation.machine.run(4.0)

@@ -1,4 +1,4 @@
-"""What all clients are asked for, and what the server says to it without any client."""
+"""Requests of all clients, and what the server says to it without any client."""
 
 from __future__ import annotations
 

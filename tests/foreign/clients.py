@@ -1,4 +1,4 @@
-"""A foreign client under test: a process in its environment that is told which flow to run, and tells what came of it.
+"""A foreign client under test: a process in its environment that gets flows to run, and returns what came of them.
 
 Knows nothing of any client: what a flow does stands in the client's `flows.py` (or `flows.cjs`).
 """
@@ -17,7 +17,7 @@ from .environments import HERE, Environment
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a client raised.
+    """An error that a client raised.
 
     types: its class and those above it, by name. status, code: HTTP's and the server's, where the client keeps them.
     """
@@ -40,13 +40,13 @@ class ForeignClient:
         self._said: list[str] = []
 
     def call(self, flow: str, /, *, within: float = 90, **arguments: Any) -> Any:
-        """What the flow returns. Raises AssertionError with the client's traceback when it fails."""
+        """Return the flow's result. Raises AssertionError with the client's traceback when it fails."""
         answer = self._ask(flow, arguments, within)
         assert "error" not in answer, f"{flow}: {answer['error']['detail']}"
         return answer["result"]
 
     def fail(self, flow: str, /, *, within: float = 90, **arguments: Any) -> Failure:
-        """What the flow raises. Raises AssertionError when it succeeds."""
+        """Return the flow's error. Raises AssertionError when it succeeds."""
         answer = self._ask(flow, arguments, within)
         assert "error" in answer, f"{flow} was expected to fail, but returned {answer['result']}"
         error = answer["error"]

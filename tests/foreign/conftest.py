@@ -65,7 +65,7 @@ def environment(request: pytest.FixtureRequest) -> Environment:
 
 @pytest.fixture(scope="module")
 def taps() -> Iterator[list[Tap]]:
-    """Those that are open."""
+    """Return the open ones."""
     opened: list[Tap] = []
     yield opened
     for one in opened:

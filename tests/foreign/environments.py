@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 HOME = HERE.parents[1] / ".foreign"
 MADE_FROM = ("requirements.txt", "constraints.txt", "without_dependencies.txt", "package.json")
-# Nothing is downloaded and nobody is told anything while a test runs.
+# Nothing is downloaded, and nothing is sent elsewhere, while a test runs.
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
@@ -63,7 +63,7 @@ class Environment:
         return {**kept, **QUIET, **found, "HF_HOME": str(self.root / "hub"), **more}
 
     def run(self, program: str, *arguments: str, seconds: float = 240, **variables: str) -> str:
-        """What a program says, both streams together. Raises AssertionError with it when it fails or hangs."""
+        """Return a program's output, both streams together. Raises AssertionError with it when it fails or hangs."""
         try:
             ended = subprocess.run(
                 [self.program(program), *arguments],

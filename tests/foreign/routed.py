@@ -78,7 +78,7 @@ class Router:
         return httpx.post(self.url + path, json=body, timeout=60, **settings)
 
     def count(self, name: str, **labels: str) -> float:
-        """Of its own metrics: the sum of a name's samples that have these labels."""
+        """Return of its own metrics the sum of a name's samples that have these labels."""
         page = httpx.get(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=30).text
         families = text_string_to_metric_families(page)
         samples = [sample for family in families for sample in family.samples if sample.name == name]
@@ -92,7 +92,7 @@ class Router:
 @dataclass(slots=True)
 class Streamed:
     """A stream of completions or chat, put together. texts: by sample; token_ids, finish_reason: of the first sample.
-    done: [DONE] came. error: what was told within the stream."""
+    done: [DONE] came. error: what came within the stream."""
 
     texts: dict[int, str] = field(default_factory=dict)
     token_ids: list[int] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Streamed:
 
 
 def lines(url: str, path: str, body: dict[str, Any], **settings: Any) -> Iterator[str]:
-    """Of a streamed answer as they come. Raises httpx.TransportError where the connection breaks."""
+    """Yield the pieces of a streamed answer as they come. Raises httpx.TransportError where the connection breaks."""
     asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
     with httpx.stream("POST", url + path, json=asked, timeout=60, **settings) as answer:
         assert answer.status_code == 200, answer.read()

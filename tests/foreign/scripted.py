@@ -59,7 +59,7 @@ ANSWERS = {
     REPORT_AS_JSON: call("json", city="Zürich", degrees=21),
     NO_CITY: call("Report", city="Zürich", degrees=21),
     DESK: call("transfer_to_weather_desk"),
-    '"Weather desk"': BOTH,  # whom a handoff hands over to, as the client tells the model
+    '"Weather desk"': BOTH,  # the agent of a handoff, as the client names it
     EXPERT: call("expert", input=WARM_AND_LARGE),
     IN_SAN_FRANCISCO: call("get_weather", location="San Francisco, CA"),
     SURVEY: call("survey", city="Zürich"),
@@ -75,8 +75,8 @@ ANSWERS = {
 def write_model(folder: Path) -> Path:
     """It shows tools and reasoning as a Qwen does, and has room for what agents write into their prompts."""
     config = write_qwenlike(folder) / "config.json"
-    told = json.loads(config.read_text(encoding="utf-8"))
-    config.write_text(json.dumps({**told, "max_position_embeddings": 8192}), encoding="utf-8")
+    answer = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({**answer, "max_position_embeddings": 8192}), encoding="utf-8")
     return folder
 
 

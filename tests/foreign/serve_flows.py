@@ -1,4 +1,4 @@
-"""Runs inside a client's environment: calls the functions of a file of flows, one after another, as it is told.
+"""Runs inside a client's environment: calls the functions of a file of flows, one after another, as they are asked for.
 
 `python serve_flows.py FLOWS.py`: a line of standard input is `{"flow", "arguments"}`; its answer is one line,
 `{"result"}` or `{"error": {"types", "message", "status", "code", "detail"}}`. Uses the standard library alone, because
@@ -18,15 +18,15 @@ from typing import Any
 
 
 def main() -> None:
-    told = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    result = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     flows = _load(sys.argv[1])
     with asyncio.Runner() as loop:  # one for all flows, because some clients keep their connections
         for line in sys.stdin:
             asked = json.loads(line)
             answer = _run(loop, getattr(flows, asked["flow"]), asked["arguments"])
-            told.write(json.dumps(answer, default=_plain) + "\n")
-            told.flush()
+            result.write(json.dumps(answer, default=_plain) + "\n")
+            result.flush()
 
 
 def _load(path: str) -> Any:
@@ -55,7 +55,7 @@ def _run(loop: asyncio.Runner, flow: Any, arguments: dict[str, Any]) -> dict[str
 
 
 def _plain(value: Any) -> Any:
-    """What the client's own classes hold."""
+    """Return the fields of the client's own classes."""
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else repr(value)
 
 

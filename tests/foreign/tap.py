@@ -1,6 +1,6 @@
-"""What a client sends, byte for byte: a forwarder between it and the server that keeps what it saw.
+"""The bytes that a client sends: a forwarder between it and the server that keeps what it saw.
 
-Changes nothing: connections are joined as they are, half-closed where one side half-closes. Knows HTTP only to tell one
+Changes nothing: connections are joined as they are, half-closed where one side half-closes. Knows HTTP to separate one
 request from the next.
 """
 
@@ -23,7 +23,7 @@ KEPT_BYTES = 1500
 
 @dataclass(slots=True)
 class Seen:
-    """A request that passed. answered: the first bytes that came after it, for whoever reads a failure."""
+    """A request that passed. answered: the first bytes that came after it, for the reader of a failure."""
 
     method: str
     path: str
@@ -82,7 +82,7 @@ class Tap:
 
 
 class _Reading:
-    """What the parser of one connection calls."""
+    """The callbacks of one connection's parser."""
 
     def __init__(self, seen: list[Seen]):
         self._seen = seen

@@ -26,17 +26,17 @@ SCRIPTED: dict[str, Any] = {"model": SCRIPTED_MODEL, "maxOutputTokens": 400}
 def test_a_text_is_the_servers_with_its_usage(
     client: ForeignClient, foreign_server: Server, api: str, streams: bool
 ) -> None:
-    told = client.call("ask", prompt=QUESTION, api=api, streams=streams, **SETTINGS)
-    assert told["text"] == "".join(told.get("heard", [told["text"]])) == plain_chat(foreign_server)
-    assert told["reason"] == "length" and told["usage"]["input"] > 0 and 0 < told["usage"]["output"] <= 16
+    result = client.call("ask", prompt=QUESTION, api=api, streams=streams, **SETTINGS)
+    assert result["text"] == "".join(result.get("heard", [result["text"]])) == plain_chat(foreign_server)
+    assert result["reason"] == "length" and result["usage"]["input"] > 0 and 0 < result["usage"]["output"] <= 16
 
 
 @apis
 @both
 def test_nothing_but_a_model(client: ForeignClient, api: str, streams: bool) -> None:
     """With the settings that the client chooses by itself."""
-    told = client.call("ask", prompt=QUESTION, api=api, streams=streams, model=MODEL)
-    assert told["text"] and told["reason"] == "stop"
+    result = client.call("ask", prompt=QUESTION, api=api, streams=streams, model=MODEL)
+    assert result["text"] and result["reason"] == "stop"
 
 
 @apis
@@ -68,10 +68,10 @@ def test_settings_reach_the_server(client: ForeignClient, foreign_server: Server
 @both
 def test_tools_are_run_until_the_answer(agent: ForeignClient, api: str, streams: bool) -> None:
     for flow in ("run_tools", "run_agent"):
-        told = agent.call(flow, prompt=WARM, api=api, streams=streams, **SCRIPTED)
-        assert (told["called"], told["text"], told["steps"]) == ([WEATHER], IS_WARM, 2)
-        told = agent.call(flow, prompt=WARM_AND_LARGE, api=api, streams=streams, **SCRIPTED)
-        assert (told["called"], told["text"], told["steps"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE, 2)
+        result = agent.call(flow, prompt=WARM, api=api, streams=streams, **SCRIPTED)
+        assert (result["called"], result["text"], result["steps"]) == ([WEATHER], IS_WARM, 2)
+        result = agent.call(flow, prompt=WARM_AND_LARGE, api=api, streams=streams, **SCRIPTED)
+        assert (result["called"], result["text"], result["steps"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE, 2)
 
 
 @both
@@ -85,8 +85,8 @@ def test_what_was_answered_is_named_by_its_ids(
         (WARM_AND_LARGE, [WEATHER, INHABITANTS], IS_WARM_AND_LARGE),
         (THINK_AND_CALL, [WEATHER], IS_WARM),
     ):
-        told = storing_agent.call("run_tools", prompt=question, **asked)
-        assert (told["called"], told["text"]) == (called, text)
+        result = storing_agent.call("run_tools", prompt=question, **asked)
+        assert (result["called"], result["text"]) == (called, text)
     refused = agent.fail("run_tools", prompt=WARM, **asked)
     assert "APICallError" in refused.types and "--store-responses" in refused.message
 
@@ -102,19 +102,19 @@ def test_a_call_that_must_come_comes(agent: ForeignClient, api: str) -> None:
 @apis
 @both
 def test_a_tool_and_then_the_answer_in_the_callers_form(agent: ForeignClient, api: str, streams: bool) -> None:
-    told = agent.call("survey", prompt=SURVEY, api=api, streams=streams, **SCRIPTED)
-    assert told["called"] == [["survey", {"city": "Zürich"}]] and told["made"] == {"city": "Zürich", "degrees": 21}
+    result = agent.call("survey", prompt=SURVEY, api=api, streams=streams, **SCRIPTED)
+    assert result["called"] == [["survey", {"city": "Zürich"}]] and result["made"] == {"city": "Zürich", "degrees": 21}
 
 
 @apis
 @both
-def test_reasoning_is_told_apart(agent: ForeignClient, api: str, streams: bool) -> None:
+def test_reasoning_is_separate(agent: ForeignClient, api: str, streams: bool) -> None:
     """OpenAI's provider reads none from chat, and from Responses its summary alone."""
-    told = agent.call("ask", prompt=THINK, api=api, streams=streams, **SCRIPTED)
+    result = agent.call("ask", prompt=THINK, api=api, streams=streams, **SCRIPTED)
     reads_it = api in ("compatible", "messages")
-    assert (told.get("thought") or "", told["text"].strip()) == ("Seven sixes." if reads_it else "", "42")
-    told = agent.call("run_tools", prompt=THINK_AND_CALL, api=api, streams=streams, **SCRIPTED)
-    assert (told["called"], told["text"]) == ([WEATHER], IS_WARM)
+    assert (result.get("thought") or "", result["text"].strip()) == ("Seven sixes." if reads_it else "", "42")
+    result = agent.call("run_tools", prompt=THINK_AND_CALL, api=api, streams=streams, **SCRIPTED)
+    assert (result["called"], result["text"]) == ([WEATHER], IS_WARM)
 
 
 def test_the_form_of_the_answer_as_a_call(agent: ForeignClient) -> None:
@@ -128,10 +128,10 @@ def test_the_form_of_the_answer_as_a_call(agent: ForeignClient) -> None:
 def test_the_form_of_the_answer_is_the_callers(client: ForeignClient, api: str, temperature: int) -> None:
     """Which the built-in model would not give by itself."""
     extra = {"structuredOutputMode": "outputFormat"} if api == "messages" else {}
-    told = client.call("guess", prompt=QUESTION, model=MODEL, api=api, temperature=temperature, extra=extra)
-    assert {made["name"] for made in told.values()} <= {"Bern", "Zug"} and told["streamed"] == told["grown"]
+    result = client.call("guess", prompt=QUESTION, model=MODEL, api=api, temperature=temperature, extra=extra)
+    assert {made["name"] for made in result.values()} <= {"Bern", "Zug"} and result["streamed"] == result["grown"]
     if temperature == 0:
-        assert all(made == told["text"] for made in told.values())
+        assert all(made == result["text"] for made in result.values())
 
 
 @apis

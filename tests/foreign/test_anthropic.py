@@ -39,11 +39,11 @@ def test_streams(client: ForeignClient, foreign_server: Server) -> None:
     expected = plain_chat(foreign_server)
     events = client.call("stream", **ASK)
     assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
-    told = client.call("stream_with_helper", **ASK)
-    assert told["whole"]["content"][0]["text"] == expected and told["whole"]["stop_reason"] == "max_tokens"
+    result = client.call("stream_with_helper", **ASK)
+    assert result["whole"]["content"][0]["text"] == expected and result["whole"]["stop_reason"] == "max_tokens"
     whole = client.call("create", **ASK)
-    assert told["whole"]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
-    assert {"text", "content_block_stop", "message_stop"} <= {*told["kinds"]}
+    assert result["whole"]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
+    assert {"text", "content_block_stop", "message_stop"} <= {*result["kinds"]}
     assert client.call("stream_text", **ASK) == client.call("stream_async", **ASK) == expected
     assert client.call("leave_a_stream", events=3, **{**ASK, "max_tokens": 400}) == 3
     assert foreign_server.settled(lambda: foreign_server.metric("inflight_sequences_running") == 0)
@@ -87,16 +87,16 @@ def test_settings_reach_the_server(client: ForeignClient, foreign_server: Server
 
 @both
 def test_tools_are_run_until_the_answer(agent: ForeignClient, stream: bool) -> None:
-    told = agent.call("run_tools", question=WARM, stream=stream, **SCRIPTED)
-    assert (told["called"], told["text"]) == ([WEATHER], IS_WARM)
-    told = agent.call("run_tools", question=WARM_AND_LARGE, stream=stream, **SCRIPTED)
-    assert (told["called"], told["text"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE)
+    result = agent.call("run_tools", question=WARM, stream=stream, **SCRIPTED)
+    assert (result["called"], result["text"]) == ([WEATHER], IS_WARM)
+    result = agent.call("run_tools", question=WARM_AND_LARGE, stream=stream, **SCRIPTED)
+    assert (result["called"], result["text"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE)
 
 
 @both
 def test_the_client_runs_functions_by_itself(agent: ForeignClient, stream: bool) -> None:
-    told = agent.call("run_tools_with_runner", question=WARM_AND_LARGE, stream=stream, **SCRIPTED)
-    assert ({name for name, _ in told["called"]}, told["text"]) == ({"weather", "inhabitants"}, IS_WARM_AND_LARGE)
+    result = agent.call("run_tools_with_runner", question=WARM_AND_LARGE, stream=stream, **SCRIPTED)
+    assert ({name for name, _ in result["called"]}, result["text"]) == ({"weather", "inhabitants"}, IS_WARM_AND_LARGE)
 
 
 def test_a_call_that_must_come_comes(agent: ForeignClient) -> None:
@@ -115,17 +115,17 @@ def test_thinking_is_a_block_of_its_own(agent: ForeignClient) -> None:
     ):
         thought, said = message["content"]
         assert (thought["thinking"], said["text"]) == ("Seven sixes.", "42")
-    told = agent.call("run_tools", question=THINK_AND_CALL, stream=True, **SCRIPTED)
-    assert (told["called"], told["text"]) == ([WEATHER], IS_WARM)
+    result = agent.call("run_tools", question=THINK_AND_CALL, stream=True, **SCRIPTED)
+    assert (result["called"], result["text"]) == ([WEATHER], IS_WARM)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_answers_are_the_callers_classes(client: ForeignClient, seed: int) -> None:
     """At a temperature at which nothing but the schema can make them so."""
     asked = {**ASK, "max_tokens": 400, "extra_body": {"temperature": 1.5, "seed": seed}}
-    told = client.call("parse", **asked)
-    assert told["parsed"] == json.loads(told["content"])
-    assert client.call("stream_parsed", **asked)["parsed"] == told["parsed"]
+    result = client.call("parse", **asked)
+    assert result["parsed"] == json.loads(result["content"])
+    assert client.call("stream_parsed", **asked)["parsed"] == result["parsed"]
 
 
 def test_keys_come_in_either_header(client: ForeignClient, foreign_server: Server) -> None:

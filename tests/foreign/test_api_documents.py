@@ -73,9 +73,11 @@ def ask(server: Server, path: str, body: Body, status: int = 200) -> Any:
 
 def frames(server: Server, path: str, body: Body) -> list[Any]:
     """Return the events of a stream."""
-    with httpx.stream("POST", server.url + path, json={**body, "stream": True}, headers=headers(), timeout=60) as told:
-        assert told.status_code == 200
-        data = [line.removeprefix("data: ") for line in told.iter_lines() if line.startswith("data: ")]
+    with httpx.stream(
+        "POST", server.url + path, json={**body, "stream": True}, headers=headers(), timeout=60
+    ) as result:
+        assert result.status_code == 200
+        data = [line.removeprefix("data: ") for line in result.iter_lines() if line.startswith("data: ")]
     return [json.loads(one) for one in data if one != "[DONE]"]
 
 
@@ -246,12 +248,12 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize("encoding", ["float", "base64"])
 def test_embeddings(embedder: Server, encoding: str) -> None:
     name = embedder.get("/v1/models").json()["data"][0]["id"]
-    told = ask(embedder, "/v1/embeddings", {"model": name, "input": ["one", "two"], "encoding_format": encoding})
-    for vector in told["data"]:  # the document knows floats alone, its own client asks for base64
+    answer = ask(embedder, "/v1/embeddings", {"model": name, "input": ["one", "two"], "encoding_format": encoding})
+    for vector in answer["data"]:  # the document knows floats alone, its own client asks for base64
         if encoding == "base64":
             assert isinstance(vector["embedding"], str)
             vector["embedding"] = [0.0]
-    embeddings().check("CreateEmbeddingResponse", told)
+    embeddings().check("CreateEmbeddingResponse", answer)
 
 
 WRONG: dict[str, tuple[str, Body, int]] = {

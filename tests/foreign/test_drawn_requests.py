@@ -98,10 +98,10 @@ def judged(judge: Judge, schema: str, answer: httpx.Response, field: str) -> Non
     elif answer.headers["content-type"].startswith("text/event-stream"):
         assert field == "stream", "nothing else asks for events"
     else:
-        told = answer.json()
-        for vector in told.get("data", ()):
+        reply = answer.json()
+        for vector in reply.get("data", ()):
             vector["embedding"] = [0.0] if isinstance(vector["embedding"], str) else vector["embedding"]
-        judge.check(schema, told)
+        judge.check(schema, reply)
 
 
 @pytest.mark.parametrize("body", ROUTES)

@@ -112,7 +112,7 @@ WITHIN: list[Inner] = [
 
 @cache
 def fields_of(client: str) -> dict[str, list[str]]:
-    """Of all types of a client that are named above."""
+    """Return all types of a client that are named above."""
     cases: Sequence[Any] = [*BODIES, *WITHIN]
     names = sorted({case[1] for case in cases if case[0] == client})
     said = Environment(client).make().run("python", str(Path(__file__).with_name("field_lists.py")), *names)

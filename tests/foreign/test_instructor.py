@@ -31,15 +31,15 @@ def test_a_call_is_the_callers_class(agent: ForeignClient, mode: str) -> None:
 
 @by_tools
 def test_what_its_checks_refuse_is_asked_for_again(agent: ForeignClient, mode: str) -> None:
-    told = agent.call("create", mode=mode, max_retries=2, **asked(REPORT_AGAIN))
-    assert told == {"made": MADE, "attempts": 2}
+    result = agent.call("create", mode=mode, max_retries=2, **asked(REPORT_AGAIN))
+    assert result == {"made": MADE, "attempts": 2}
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_form_of_the_answer_is_the_callers_class(client: ForeignClient, seed: int) -> None:
     """At a temperature at which nothing but the schema can make it so, and at the first attempt."""
-    told = client.call("create", mode="JSON_SCHEMA", kind="City", seed=seed, **ASK)
-    assert told["attempts"] == 1 and told["made"]["name"] in ("Bern", "Zug")
-    assert client.call("create_async", mode="JSON_SCHEMA", kind="City", seed=seed, **ASK) == told["made"]
+    result = client.call("create", mode="JSON_SCHEMA", kind="City", seed=seed, **ASK)
+    assert result["attempts"] == 1 and result["made"]["name"] in ("Bern", "Zug")
+    assert client.call("create_async", mode="JSON_SCHEMA", kind="City", seed=seed, **ASK) == result["made"]
     parts = client.call("grow", mode="JSON_SCHEMA", kind="City", seed=seed, **ASK)
-    assert parts[-1] == told["made"]
+    assert parts[-1] == result["made"]

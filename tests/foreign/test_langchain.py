@@ -21,9 +21,9 @@ SETTINGS: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 16}
 def test_invoke(client: ForeignClient, foreign_server: Server) -> None:
     answer = client.call("invoke", messages=MESSAGES, **SETTINGS)
     assert answer["content"] == plain_chat(foreign_server)
-    usage, told = answer["usage_metadata"], answer["response_metadata"]
+    usage, result = answer["usage_metadata"], answer["response_metadata"]
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"] > 0
-    assert told["finish_reason"] in ("stop", "length") and told["model_name"] == MODEL
+    assert result["finish_reason"] in ("stop", "length") and result["model_name"] == MODEL
 
 
 def test_nothing_but_a_model(client: ForeignClient) -> None:
@@ -72,9 +72,9 @@ def test_completions(client: ForeignClient, foreign_server: Server) -> None:
     expected = plain_completion(foreign_server)
     assert client.call("complete", prompt=TEXT, **SETTINGS) == expected
     assert client.call("complete", prompt=TEXT, model=MODEL)
-    told = client.call("complete_many", prompts=[TEXT, TEXT], **SETTINGS)
-    assert [one[0]["text"] for one in told["generations"]] == [expected] * 2
-    assert told["llm_output"]["token_usage"]["completion_tokens"] > 0
+    result = client.call("complete_many", prompts=[TEXT, TEXT], **SETTINGS)
+    assert [one[0]["text"] for one in result["generations"]] == [expected] * 2
+    assert result["llm_output"]["token_usage"]["completion_tokens"] > 0
     assert "".join(client.call("stream_completion", prompt=TEXT, **SETTINGS)) == expected
 
 
@@ -84,7 +84,7 @@ def test_errors(client: ForeignClient) -> None:
     late = {**SETTINGS, "max_tokens": 900, "n": 64, "timeout": 0.01}
     assert "APITimeoutError" in client.fail("invoke", messages=MESSAGES, **late).types
     long = client.fail("invoke", messages=[{"role": "user", "content": TOO_LONG}], **SETTINGS)
-    assert "ContextOverflowError" in long.types  # told by the code, which the words of this exception must hold
+    assert "ContextOverflowError" in long.types  # known by the code, which the words of this exception must hold
 
 
 @apis
@@ -92,8 +92,8 @@ def test_errors(client: ForeignClient) -> None:
 def test_tools_are_run_until_the_answer(agent: ForeignClient, responses: bool, streams: bool) -> None:
     asked = {"model": SCRIPTED_MODEL, "streams": streams, "use_responses_api": responses}
     assert agent.call("run_tools", question=WARM, **asked) == {"called": [WEATHER], "text": IS_WARM}
-    told = agent.call("run_tools", question=WARM_AND_LARGE, **asked)
-    assert told == {"called": [WEATHER, INHABITANTS], "text": IS_WARM_AND_LARGE}
+    result = agent.call("run_tools", question=WARM_AND_LARGE, **asked)
+    assert result == {"called": [WEATHER, INHABITANTS], "text": IS_WARM_AND_LARGE}
 
 
 @apis
@@ -107,8 +107,8 @@ def test_a_call_that_must_come_comes(agent: ForeignClient, responses: bool) -> N
 @apis
 def test_the_answer_is_a_call_of_the_callers_class(agent: ForeignClient, responses: bool) -> None:
     asked = {"question": REPORT, "kind": "Report", "model": SCRIPTED_MODEL, "use_responses_api": responses}
-    told = agent.call("structured", method="function_calling", **asked)
-    assert told["whole"] == told["streamed"] == {"city": "Zürich", "degrees": 21}
+    result = agent.call("structured", method="function_calling", **asked)
+    assert result["whole"] == result["streamed"] == {"city": "Zürich", "degrees": 21}
 
 
 @apis
@@ -116,5 +116,5 @@ def test_the_answer_is_a_call_of_the_callers_class(agent: ForeignClient, respons
 def test_the_form_of_the_answer_is_the_callers_class(client: ForeignClient, responses: bool, seed: int) -> None:
     """At a temperature at which nothing but the schema can make it so."""
     asked = {"question": QUESTION, "kind": "City", "model": MODEL, "use_responses_api": responses}
-    told = client.call("structured", method="json_schema", temperature=1.5, extra_body={"seed": seed}, **asked)
-    assert told["whole"]["name"] in ("Bern", "Zug") and told["whole"] == told["streamed"]
+    result = client.call("structured", method="json_schema", temperature=1.5, extra_body={"seed": seed}, **asked)
+    assert result["whole"]["name"] in ("Bern", "Zug") and result["whole"] == result["streamed"]

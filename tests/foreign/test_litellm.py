@@ -123,10 +123,10 @@ def test_many_and_a_router(client: ForeignClient, foreign_server: Server, model:
 
 
 def test_a_batch_job(client: ForeignClient, foreign_server: Server) -> None:
-    told = client.call("batch", lines=batch_lines(5), endpoint="/v1/chat/completions")
-    lines = [json.loads(line) for line in told["output"].splitlines()]
+    result = client.call("batch", lines=batch_lines(5), endpoint="/v1/chat/completions")
+    lines = [json.loads(line) for line in result["output"].splitlines()]
     texts = {line["response"]["body"]["choices"][0]["message"]["content"] for line in lines}
-    assert told["job"]["status"] == "completed" and told["job"]["id"] in told["listed"]
+    assert result["job"]["status"] == "completed" and result["job"]["id"] in result["listed"]
     assert len(lines) == 5 and texts == {plain_chat(foreign_server)}
 
 
@@ -134,10 +134,10 @@ def test_a_batch_job(client: ForeignClient, foreign_server: Server) -> None:
 @ways
 def test_tools_are_run_until_the_answer(agent: ForeignClient, provider: str, streams: bool) -> None:
     asked = {"model": f"{provider}/{SCRIPTED_MODEL}", "streams": streams}
-    told = agent.call("run_tools", question=WARM, **asked)
-    assert told == {"called": [WEATHER], "text": IS_WARM, "reason": "stop"}
-    told = agent.call("run_tools", question=WARM_AND_LARGE, **asked)
-    assert told == {"called": [WEATHER, INHABITANTS], "text": IS_WARM_AND_LARGE, "reason": "stop"}
+    result = agent.call("run_tools", question=WARM, **asked)
+    assert result == {"called": [WEATHER], "text": IS_WARM, "reason": "stop"}
+    result = agent.call("run_tools", question=WARM_AND_LARGE, **asked)
+    assert result == {"called": [WEATHER, INHABITANTS], "text": IS_WARM_AND_LARGE, "reason": "stop"}
 
 
 @providers
@@ -166,8 +166,8 @@ def test_responses(
     client: ForeignClient, agent: ForeignClient, foreign_server: Server, provider: str, streams: bool
 ) -> None:
     asked = {"model": f"{provider}/{MODEL}", "instructions": "You are brief.", "temperature": 0}
-    told = client.call("respond", input=QUESTION, streams=streams, max_output_tokens=16, **asked)
-    assert told["text"] == plain_chat(foreign_server) and 0 < told["usage"]["output_tokens"] <= 16
+    result = client.call("respond", input=QUESTION, streams=streams, max_output_tokens=16, **asked)
+    assert result["text"] == plain_chat(foreign_server) and 0 < result["usage"]["output_tokens"] <= 16
     called = agent.call("run_tools_with_responses", question=WARM_AND_LARGE, model=f"{provider}/{SCRIPTED_MODEL}")
     assert called == {"called": [WEATHER, INHABITANTS], "text": IS_WARM_AND_LARGE}
 
@@ -175,8 +175,8 @@ def test_responses(
 @providers
 def test_messages_over_each_api(agent: ForeignClient, provider: str) -> None:
     asked = {"question": WARM_AND_LARGE, "model": f"{provider}/{SCRIPTED_MODEL}"}
-    told = agent.call("run_tools_with_messages", **asked)
-    assert told == {"called": [WEATHER, INHABITANTS], "text": IS_WARM_AND_LARGE}
+    result = agent.call("run_tools_with_messages", **asked)
+    assert result == {"called": [WEATHER, INHABITANTS], "text": IS_WARM_AND_LARGE}
 
 
 def test_a_chat_over_messages(client: ForeignClient, foreign_server: Server) -> None:

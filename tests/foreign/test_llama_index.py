@@ -19,9 +19,9 @@ SETTINGS: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 16}
 
 def test_chat(client: ForeignClient, foreign_server: Server) -> None:
     for flow in ("chat", "chat_async"):
-        told = client.call(flow, messages=MESSAGES, **SETTINGS)
-        assert told["text"] == plain_chat(foreign_server)
-        assert told["additional"]["completion_tokens"] > 0
+        result = client.call(flow, messages=MESSAGES, **SETTINGS)
+        assert result["text"] == plain_chat(foreign_server)
+        assert result["additional"]["completion_tokens"] > 0
 
 
 def test_nothing_but_a_model(client: ForeignClient) -> None:
@@ -37,14 +37,14 @@ def test_streams(client: ForeignClient, foreign_server: Server) -> None:
 
 def test_an_answer_goes_back_as_it_came(client: ForeignClient, foreign_server: Server) -> None:
     plain = [*MESSAGES, {"role": "assistant", "content": plain_chat(foreign_server)}, USER]
-    told = client.call("history", messages=MESSAGES, question=QUESTION, **SETTINGS)
-    assert told["text"] == plain_chat(foreign_server, plain)
+    result = client.call("history", messages=MESSAGES, question=QUESTION, **SETTINGS)
+    assert result["text"] == plain_chat(foreign_server, plain)
 
 
 def test_completions(client: ForeignClient, foreign_server: Server) -> None:
     expected = plain_completion(foreign_server)
-    told = client.call("complete", prompt=TEXT, **SETTINGS)
-    assert told["text"] == expected and told["additional"]["completion_tokens"] > 0
+    result = client.call("complete", prompt=TEXT, **SETTINGS)
+    assert result["text"] == expected and result["additional"]["completion_tokens"] > 0
     assert "".join(client.call("stream_completion", prompt=TEXT, **SETTINGS)) == expected
     assert client.call("complete_async", prompt=TEXT, **SETTINGS) == expected
 
@@ -70,13 +70,13 @@ def test_errors(client: ForeignClient) -> None:
 def test_tools_are_run_until_the_answer(agent: ForeignClient, flow: str, streams: bool) -> None:
     asked = {"model": SCRIPTED_MODEL, "streams": streams}
     assert agent.call(flow, question=WARM, **asked) == {"called": [WEATHER], "text": IS_WARM}
-    told = agent.call(flow, question=WARM_AND_LARGE, **asked)
-    assert sorted(told["called"]) == [INHABITANTS, WEATHER] and told["text"] == IS_WARM_AND_LARGE
+    result = agent.call(flow, question=WARM_AND_LARGE, **asked)
+    assert sorted(result["called"]) == [INHABITANTS, WEATHER] and result["text"] == IS_WARM_AND_LARGE
 
 
 def test_the_answer_is_a_call_of_the_callers_class(agent: ForeignClient) -> None:
-    told = agent.call("report", question=REPORT, model=SCRIPTED_MODEL)
-    assert told["made"] == told["streamed"] == {"city": "Zürich", "degrees": 21}
+    result = agent.call("report", question=REPORT, model=SCRIPTED_MODEL)
+    assert result["made"] == result["streamed"] == {"city": "Zürich", "degrees": 21}
 
 
 @pytest.mark.parametrize("seed", range(2))

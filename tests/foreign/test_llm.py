@@ -38,7 +38,7 @@ SCHEMA = {
     "required": ["name", "inhabitants"],
     "additionalProperties": False,
 }
-Told = Callable[..., str]
+Client = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, environment: Environment, t
 
 
 @pytest.fixture(scope="module")
-def llm(environment: Environment, folder: Path) -> Told:
+def llm(environment: Environment, folder: Path) -> Client:
     """The command line."""
 
     def run(*arguments: str) -> str:
@@ -86,7 +86,7 @@ def how(stream: bool) -> list[str]:
 
 @apis
 @both
-def test_a_prompt_and_what_goes_on_from_it(llm: Told, foreign_server: Server, api: str, stream: bool) -> None:
+def test_a_prompt_and_what_goes_on_from_it(llm: Client, foreign_server: Server, api: str, stream: bool) -> None:
     first = plain_chat(foreign_server, max_tokens=LIMIT)
     assert llm("-m", f"{MODEL}-{api}", QUESTION, *BRIEF, *how(stream)) == first
     (logged,) = json.loads(llm("logs", "list", "-n", "1", "--json"))
@@ -96,19 +96,19 @@ def test_a_prompt_and_what_goes_on_from_it(llm: Told, foreign_server: Server, ap
 
 
 @apis
-def test_nothing_but_a_model(llm: Told, api: str) -> None:
+def test_nothing_but_a_model(llm: Client, api: str) -> None:
     """With the settings that the client chooses by itself."""
     assert llm("-m", f"{MODEL}-{api}", QUESTION)
 
 
-def test_completions(llm: Told, foreign_server: Server) -> None:
+def test_completions(llm: Client, foreign_server: Server) -> None:
     asked = ("-m", f"{MODEL}-text", TEXT, "-o", "temperature", "0", "-o", "max_tokens", "16")
     assert llm(*asked) == llm(*asked, "--no-stream") == plain_completion(foreign_server).strip()
 
 
 @apis
 @both
-def test_tools_are_run_until_the_answer(llm: Told, api: str, stream: bool) -> None:
+def test_tools_are_run_until_the_answer(llm: Client, api: str, stream: bool) -> None:
     asked = ("-m", f"{SCRIPTED_MODEL}-{api}", "--functions", FUNCTIONS, *how(stream))
     assert llm(*asked, WARM).endswith(IS_WARM)
     assert llm(*asked, WARM_AND_LARGE).endswith(IS_WARM_AND_LARGE)
@@ -120,8 +120,8 @@ def test_tools_are_run_until_the_answer(llm: Told, api: str, stream: bool) -> No
 @apis
 @both
 def test_tools_of_the_library(library: ForeignClient, api: str, stream: bool) -> None:
-    told = library.call("run_tools", model=f"{SCRIPTED_MODEL}-{api}", prompt=WARM_AND_LARGE, stream=stream)
-    assert sorted(told["called"]) == [INHABITANTS, WEATHER] and told["text"].endswith(IS_WARM_AND_LARGE)
+    result = library.call("run_tools", model=f"{SCRIPTED_MODEL}-{api}", prompt=WARM_AND_LARGE, stream=stream)
+    assert sorted(result["called"]) == [INHABITANTS, WEATHER] and result["text"].endswith(IS_WARM_AND_LARGE)
 
 
 @apis
@@ -133,7 +133,7 @@ def test_a_conversation_of_the_library(library: ForeignClient, foreign_server: S
 
 @apis
 @both
-def test_the_form_of_the_answer_is_the_callers(llm: Told, api: str, stream: bool) -> None:
+def test_the_form_of_the_answer_is_the_callers(llm: Client, api: str, stream: bool) -> None:
     """At a temperature at which nothing but the schema can make it so."""
     hot = ("-m", f"{MODEL}-{api}", "-o", "temperature", "1.5", *how(stream), QUESTION)
     made = json.loads(llm(*hot, "--schema", json.dumps(SCHEMA)))
@@ -141,12 +141,12 @@ def test_the_form_of_the_answer_is_the_callers(llm: Told, api: str, stream: bool
 
 
 @apis
-def test_what_a_model_thinks_is_not_its_answer(llm: Told, api: str) -> None:
+def test_what_a_model_thinks_is_not_its_answer(llm: Client, api: str) -> None:
     assert llm("-m", f"{SCRIPTED_MODEL}-{api}", THINK, "-R") == "42"
 
 
 @apis
-def test_errors_are_the_servers_words(llm: Told, api: str) -> None:
+def test_errors_are_the_servers_words(llm: Client, api: str) -> None:
     with pytest.raises(AssertionError, match=r"Error: .*context"):
         llm("-m", f"{MODEL}-{api}", TOO_LONG)
     with pytest.raises(AssertionError, match=r"Error: .*(API )?key"):

@@ -84,14 +84,14 @@ def evaluate(environment: Environment, tap: Tap, foreign_server: Server, tmp_pat
         data.write_text(json.dumps(documents(foreign_server, chat)), encoding="utf-8")
         for name, text in (("choice", CHOICE), ("answer", ANSWER), ("rolling", ROLLING)):
             (tmp_path / f"{name}.yaml").write_text(text.format(file=data), encoding="utf-8")
-        told = {
+        result = {
             "model": MODEL,
             "base_url": f"{tap.url}/v1/{'chat/' if chat else ''}completions",
             "max_length": 1024,
             "max_retries": 1,
             **settings,
         }
-        given = ",".join(f"{name}={value}" for name, value in told.items())
+        given = ",".join(f"{name}={value}" for name, value in result.items())
         where = ["--include_path", str(tmp_path), "--output_path", str(tmp_path / "results.json"), "--log_samples"]
         asked = ["--model", kind, "--model_args", given, "--tasks", tasks, *where, *options]
         environment.run("lm-eval", "run", *asked, OPENAI_API_KEY=KEY)

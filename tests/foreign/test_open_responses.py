@@ -89,14 +89,14 @@ def test_a_basic_response(storing_server: Server) -> None:
 
 
 def test_a_streamed_response(storing_server: Server) -> None:
-    told = events(storing_server, input=[message("user", "Count from 1 to 5.")])
-    kinds = [event["type"].removeprefix("response.") for event in told]
+    received = events(storing_server, input=[message("user", "Count from 1 to 5.")])
+    kinds = [event["type"].removeprefix("response.") for event in received]
     assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
     assert {*kinds[4:-4]} == {"output_text.delta"}
     assert kinds[-4:] == ["output_text.done", "content_part.done", "output_item.done", "completed"]
-    assert told[-1]["response"]["status"] == "completed"
-    whole = "".join(event["delta"] for event in told if event["type"] == "response.output_text.delta")
-    assert whole == told[-1]["response"]["output"][0]["content"][0]["text"]
+    assert received[-1]["response"]["status"] == "completed"
+    whole = "".join(event["delta"] for event in received if event["type"] == "response.output_text.delta")
+    assert whole == received[-1]["response"]["output"][0]["content"][0]["text"]
 
 
 def test_a_system_prompt(storing_server: Server) -> None:
@@ -111,12 +111,14 @@ def test_a_tool_is_called(storing_server: Server) -> None:
 
 
 def test_a_tool_is_called_in_a_stream(storing_server: Server) -> None:
-    told = events(storing_server, input=[message("user", IN_SAN_FRANCISCO)], tools=[WEATHER])
-    kinds = [event["type"] for event in told]
-    items = {(event["type"], event["item"]["type"]) for event in told if "item" in event}
+    received = events(storing_server, input=[message("user", IN_SAN_FRANCISCO)], tools=[WEATHER])
+    kinds = [event["type"] for event in received]
+    items = {(event["type"], event["item"]["type"]) for event in received if "item" in event}
     assert {(f"response.output_item.{state}", "function_call") for state in ("added", "done")} <= items
-    arguments = "".join(event["delta"] for event in told if event["type"] == "response.function_call_arguments.delta")
-    (done,) = [event for event in told if event["type"] == "response.function_call_arguments.done"]
+    arguments = "".join(
+        event["delta"] for event in received if event["type"] == "response.function_call_arguments.delta"
+    )
+    (done,) = [event for event in received if event["type"] == "response.function_call_arguments.done"]
     assert arguments == done["arguments"] and kinds[-1] == "response.completed"
 
 
@@ -143,8 +145,8 @@ def test_a_previous_response(storing_server: Server) -> None:
 
 def test_reasoning_is_an_item_of_its_own(storing_server: Server) -> None:
     assert [item["type"] for item in response(storing_server, input=THINK)["output"]] == ["reasoning", "message"]
-    told = events(storing_server, input=THINK)
-    assert {event["type"] for event in told} >= REASONING
+    received = events(storing_server, input=THINK)
+    assert {event["type"] for event in received} >= REASONING
 
 
 PARTS: dict[str, Json] = {

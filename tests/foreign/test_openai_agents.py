@@ -25,9 +25,9 @@ SETTINGS: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": LIMI
 def test_a_run_has_the_servers_text_and_usage(
     client: ForeignClient, foreign_server: Server, api: str, streams: bool
 ) -> None:
-    told = client.call("ask", question=QUESTION, api=api, streams=streams, include_usage=True, **SETTINGS)
-    assert told["answer"] == told.get("heard", told["answer"]) == plain_chat(foreign_server, max_tokens=LIMIT)
-    assert told["requests"] == 1 and told["input"] > 0 and 0 < told["output"] <= LIMIT
+    result = client.call("ask", question=QUESTION, api=api, streams=streams, include_usage=True, **SETTINGS)
+    assert result["answer"] == result.get("heard", result["answer"]) == plain_chat(foreign_server, max_tokens=LIMIT)
+    assert result["requests"] == 1 and result["input"] > 0 and 0 < result["output"] <= LIMIT
 
 
 @apis
@@ -49,44 +49,47 @@ def test_a_session_goes_back_as_it_came(client: ForeignClient, foreign_server: S
 @both
 def test_tools_are_run_until_the_answer(agent: ForeignClient, api: str, streams: bool) -> None:
     asked: dict[str, Any] = {"model": SCRIPTED_MODEL, "api": api, "streams": streams}
-    told = agent.call("run_tools", question=WARM, **asked)
-    assert (told["called"], told["answer"], told["requests"]) == ([WEATHER], IS_WARM, 2)
-    told = agent.call("run_tools", question=WARM_AND_LARGE, **asked)
-    assert sorted(told["called"]) == [INHABITANTS, WEATHER] and told["answer"] == IS_WARM_AND_LARGE
+    result = agent.call("run_tools", question=WARM, **asked)
+    assert (result["called"], result["answer"], result["requests"]) == ([WEATHER], IS_WARM, 2)
+    result = agent.call("run_tools", question=WARM_AND_LARGE, **asked)
+    assert sorted(result["called"]) == [INHABITANTS, WEATHER] and result["answer"] == IS_WARM_AND_LARGE
 
 
 @both
 def test_a_run_goes_on_from_stored_responses(storing_agent: ForeignClient, streams: bool) -> None:
-    told = storing_agent.call("go_on", question=WARM_AND_LARGE, model=SCRIPTED_MODEL, streams=streams)
-    assert sorted(told["called"]) == [INHABITANTS, WEATHER] and told["answer"] == IS_WARM_AND_LARGE
+    result = storing_agent.call("go_on", question=WARM_AND_LARGE, model=SCRIPTED_MODEL, streams=streams)
+    assert sorted(result["called"]) == [INHABITANTS, WEATHER] and result["answer"] == IS_WARM_AND_LARGE
 
 
 @apis
 @both
 def test_a_handoff_and_the_tools_behind_it(agent: ForeignClient, api: str, streams: bool) -> None:
-    told = agent.call("hand_over", question=DESK, model=SCRIPTED_MODEL, api=api, streams=streams)
-    assert sorted(told["called"]) == [INHABITANTS, WEATHER]
-    assert (told["answer"], told["by"], told["requests"]) == (IS_WARM_AND_LARGE, "Weather desk", 3)
+    result = agent.call("hand_over", question=DESK, model=SCRIPTED_MODEL, api=api, streams=streams)
+    assert sorted(result["called"]) == [INHABITANTS, WEATHER]
+    assert (result["answer"], result["by"], result["requests"]) == (IS_WARM_AND_LARGE, "Weather desk", 3)
     handed, called = ["HandoffCallItem", "HandoffOutputItem"], ["ToolCallItem"] * 2 + ["ToolCallOutputItem"] * 2
-    assert told["items"] == [*handed, *called, "MessageOutputItem"]
+    assert result["items"] == [*handed, *called, "MessageOutputItem"]
     if streams:
-        assert told["agents"] == ["Porter", "Weather desk"] and told["heard"] == IS_WARM_AND_LARGE
-        assert told["events"].count("tool_called") == told["events"].count("tool_output") == 2
+        assert result["agents"] == ["Porter", "Weather desk"] and result["heard"] == IS_WARM_AND_LARGE
+        assert result["events"].count("tool_called") == result["events"].count("tool_output") == 2
 
 
 @apis
 @both
 def test_an_agent_as_anothers_tool(agent: ForeignClient, api: str, streams: bool) -> None:
-    told = agent.call("ask_an_expert", question=EXPERT, model=SCRIPTED_MODEL, api=api, streams=streams)
-    assert sorted(told["called"]) == [INHABITANTS, WEATHER]
-    assert (told["answer"], told["by"]) == ("The expert says so.", "Porter")
+    result = agent.call("ask_an_expert", question=EXPERT, model=SCRIPTED_MODEL, api=api, streams=streams)
+    assert sorted(result["called"]) == [INHABITANTS, WEATHER]
+    assert (result["answer"], result["by"]) == ("The expert says so.", "Porter")
 
 
 @apis
 @both
 def test_a_tool_and_then_the_answer_in_the_callers_class(agent: ForeignClient, api: str, streams: bool) -> None:
-    told = agent.call("survey", question=SURVEY, model=SCRIPTED_MODEL, api=api, streams=streams)
-    assert told["called"] == [["survey", {"city": "Zürich"}]] and told["answer"] == {"city": "Zürich", "degrees": 21}
+    result = agent.call("survey", question=SURVEY, model=SCRIPTED_MODEL, api=api, streams=streams)
+    assert result["called"] == [["survey", {"city": "Zürich"}]] and result["answer"] == {
+        "city": "Zürich",
+        "degrees": 21,
+    }
 
 
 @apis

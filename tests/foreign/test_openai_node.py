@@ -38,9 +38,9 @@ def test_a_streamed_chat_ends_with_its_usage(client: ForeignClient, foreign_serv
 
 
 def test_the_streaming_helper(client: ForeignClient, foreign_server: Server) -> None:
-    told = client.call("stream_chat_with_helper", **{**ASK, "stream_options": {"include_usage": True}})
-    assert told["heard"] == told["whole"]["choices"][0]["message"]["content"] == plain_chat(foreign_server)
-    assert told["usage"]["completion_tokens"] > 0
+    result = client.call("stream_chat_with_helper", **{**ASK, "stream_options": {"include_usage": True}})
+    assert result["heard"] == result["whole"]["choices"][0]["message"]["content"] == plain_chat(foreign_server)
+    assert result["usage"]["completion_tokens"] > 0
 
 
 def test_completions_whole_and_streamed(client: ForeignClient, foreign_server: Server) -> None:
@@ -75,13 +75,13 @@ def test_responses_whole_and_streamed(client: ForeignClient, foreign_server: Ser
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 def test_tools_are_run_until_the_answer(agent: ForeignClient, streams: bool) -> None:
-    """By the client itself over chat, by hand over Responses."""
+    """By the client itself over chat, by the test over Responses."""
     asked = {"model": SCRIPTED_MODEL, "streams": streams}
-    told = agent.call("run_tools", question=WARM, **asked)
-    assert told == {"called": [WEATHER], "text": IS_WARM, "messages": 4}
+    result = agent.call("run_tools", question=WARM, **asked)
+    assert result == {"called": [WEATHER], "text": IS_WARM, "messages": 4}
     for flow in ("run_tools", "run_response_tools"):
-        told = agent.call(flow, question=WARM_AND_LARGE, **asked)
-        assert (told["called"], told["text"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE)
+        result = agent.call(flow, question=WARM_AND_LARGE, **asked)
+        assert (result["called"], result["text"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -108,8 +108,12 @@ def test_time_limits_and_leaving(client: ForeignClient, foreign_server: Server) 
 
 
 def test_a_batch_job(client: ForeignClient, foreign_server: Server) -> None:
-    told = client.call("batch", lines=batch_lines(8), endpoint="/v1/chat/completions")
-    assert told["job"]["status"] == "completed" and told["job"]["id"] in told["listed"] and told["deleted"]["deleted"]
-    lines = [json.loads(line) for line in told["output"].splitlines()]
+    result = client.call("batch", lines=batch_lines(8), endpoint="/v1/chat/completions")
+    assert (
+        result["job"]["status"] == "completed"
+        and result["job"]["id"] in result["listed"]
+        and result["deleted"]["deleted"]
+    )
+    lines = [json.loads(line) for line in result["output"].splitlines()]
     texts = {line["response"]["body"]["choices"][0]["message"]["content"] for line in lines}
     assert len(lines) == 8 and texts == {plain_chat(foreign_server)}

@@ -58,11 +58,11 @@ def test_a_streamed_chat_ends_with_its_usage(client: ForeignClient, foreign_serv
 
 def test_the_streaming_helper(client: ForeignClient, foreign_server: Server) -> None:
     """To its own end, because the helper raises where the length ends an answer."""
-    told = client.call("stream_chat_with_helper", **{**ASK, "max_completion_tokens": 400})
-    choice = told["whole"]["choices"][0]
+    result = client.call("stream_chat_with_helper", **{**ASK, "max_completion_tokens": 400})
+    choice = result["whole"]["choices"][0]
     assert choice["message"]["content"] == plain_chat(foreign_server, max_tokens=400)
     assert choice["finish_reason"] == "stop"
-    assert "content.delta" in told["kinds"] and told["kinds"].count("content.done") == 1
+    assert "content.delta" in result["kinds"] and result["kinds"].count("content.done") == 1
 
 
 def test_completions_whole_and_streamed(client: ForeignClient, foreign_server: Server) -> None:
@@ -102,7 +102,7 @@ def test_logprobs_of_chat_and_completion(client: ForeignClient, foreign_server: 
 
 
 def test_hints_that_cost_nothing(client: ForeignClient, foreign_server: Server) -> None:
-    """What accounts at OpenAI use beside the text: labels, caching hints, a tier."""
+    """Fields that accounts at OpenAI use beside the text: labels, caching hints, a tier."""
     hints = {
         "user": "someone",
         "metadata": {"job": "1"},
@@ -145,35 +145,35 @@ def test_responses_whole_streamed_and_gone_on_with(client: ForeignClient, foreig
     assert (events[0]["type"], events[-1]["type"]) == ("response.created", "response.completed")
     helped = client.call("stream_response_with_helper", **asked)
     assert helped["text"] == text and "response.output_text.done" in helped["kinds"]
-    told = client.call("go_on_with_its_items", question=TEXT, **asked)
+    result = client.call("go_on_with_its_items", question=TEXT, **asked)
     history = [USER, {"role": "assistant", "content": text}, {"role": "user", "content": TEXT}]
-    assert told == {"first": text, "second": plain_chat(foreign_server, history, max_tokens=400)}
+    assert result == {"first": text, "second": plain_chat(foreign_server, history, max_tokens=400)}
     refused = client.fail("respond", **asked, previous_response_id="resp_1")
     assert "BadRequestError" in refused.types and "stored by a server with --store-responses only" in refused.message
 
 
 @pytest.mark.parametrize("flow", ["run_tools", "run_parsed_tools", "run_streamed_tools"])
 def test_tools_are_run_until_the_answer(agent: ForeignClient, flow: str) -> None:
-    told = agent.call(flow, question=WARM, model=SCRIPTED_MODEL)
-    assert (told["called"], told["text"], told["messages"]) == ([WEATHER], IS_WARM, 4)
+    result = agent.call(flow, question=WARM, model=SCRIPTED_MODEL)
+    assert (result["called"], result["text"], result["messages"]) == ([WEATHER], IS_WARM, 4)
     if flow == "run_streamed_tools":
-        assert {"tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= {*told["kinds"]}
+        assert {"tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= {*result["kinds"]}
 
 
 def test_two_calls_at_once(agent: ForeignClient) -> None:
-    told = agent.call("run_tools", question=WARM_AND_LARGE, model=SCRIPTED_MODEL)
-    assert (told["called"], told["text"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE)
+    result = agent.call("run_tools", question=WARM_AND_LARGE, model=SCRIPTED_MODEL)
+    assert (result["called"], result["text"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools_of_responses(agent: ForeignClient, stream: bool) -> None:
-    told = agent.call("run_response_tools", question=WARM_AND_LARGE, stream=stream, model=SCRIPTED_MODEL)
-    assert (told["called"], told["text"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE)
-    assert not stream or "response.function_call_arguments.done" in told["kinds"]
+    result = agent.call("run_response_tools", question=WARM_AND_LARGE, stream=stream, model=SCRIPTED_MODEL)
+    assert (result["called"], result["text"]) == ([WEATHER, INHABITANTS], IS_WARM_AND_LARGE)
+    assert not stream or "response.function_call_arguments.done" in result["kinds"]
 
 
 def test_a_call_that_must_come_comes(agent: ForeignClient) -> None:
-    """What the model writes is bound to the tools; the script writes what is allowed anyway."""
+    """The model's text is bound to the tools; the script writes what is allowed anyway."""
     asked = {"model": SCRIPTED_MODEL, "messages": [{"role": "user", "content": WARM_AND_LARGE}]}
     assert agent.call("forced", choice="required", **asked) == [WEATHER, INHABITANTS]
     assert agent.call("forced", choice="none", **asked) == []
@@ -202,14 +202,14 @@ def test_reasoning_beside_the_answer(agent: ForeignClient) -> None:
 def test_answers_are_the_callers_classes(client: ForeignClient, seed: int) -> None:
     """At a temperature at which nothing but the schema can make them so."""
     asked: dict[str, Any] = {"model": MODEL, "temperature": 1.5, "extra_body": {"seed": seed}}
-    told = client.call("parse_chat", messages=MESSAGES, **asked)
-    assert told["parsed"] == json.loads(told["content"]) and told["ended"] == "stop"
+    result = client.call("parse_chat", messages=MESSAGES, **asked)
+    assert result["parsed"] == json.loads(result["content"]) and result["ended"] == "stop"
     streamed = client.call("stream_parsed_chat", messages=MESSAGES, **asked)
-    assert streamed["parsed"] == told["parsed"] and streamed["grown"][-1] == told["parsed"]
-    told = client.call("parse_response", input=QUESTION, **asked)
-    assert told["parsed"] == json.loads(told["content"])
+    assert streamed["parsed"] == result["parsed"] and streamed["grown"][-1] == result["parsed"]
+    result = client.call("parse_response", input=QUESTION, **asked)
+    assert result["parsed"] == json.loads(result["content"])
     streamed = client.call("stream_parsed_response", input=QUESTION, **asked)
-    assert streamed["parsed"] == told["parsed"] and streamed["kinds"][-1] == "response.completed"
+    assert streamed["parsed"] == result["parsed"] and streamed["kinds"][-1] == "response.completed"
 
 
 def test_many_at_once(client: ForeignClient, foreign_server: Server) -> None:
@@ -221,8 +221,8 @@ def test_many_at_once(client: ForeignClient, foreign_server: Server) -> None:
 
 
 def test_the_request_has_an_id(client: ForeignClient) -> None:
-    told = client.call("raw_headers", **ASK)
-    assert told["request_id"] and told["request_id"] == told["headers"]["x-request-id"]
+    result = client.call("raw_headers", **ASK)
+    assert result["request_id"] and result["request_id"] == result["headers"]["x-request-id"]
 
 
 def test_errors_are_the_clients_own(client: ForeignClient) -> None:
@@ -253,15 +253,15 @@ def test_a_full_server_is_asked_again(client: ForeignClient, start: Callable[...
 
 
 def test_a_batch_job(client: ForeignClient, foreign_server: Server) -> None:
-    told = client.call("batch", lines=batch_lines(8) + "no line\n", endpoint="/v1/chat/completions")
-    job = told["job"]
-    assert job["status"] == "completed" and told["file"]["purpose"] == "batch" and told["deleted"]["deleted"]
+    result = client.call("batch", lines=batch_lines(8) + "no line\n", endpoint="/v1/chat/completions")
+    job = result["job"]
+    assert job["status"] == "completed" and result["file"]["purpose"] == "batch" and result["deleted"]["deleted"]
     assert job["request_counts"] == {"completed": 8, "failed": 1, "total": 9} and job["metadata"] == {"who": "foreign"}
-    assert told["listed"][0] == job["id"]
-    lines = [json.loads(line) for line in told["output"].splitlines()]
+    assert result["listed"][0] == job["id"]
+    lines = [json.loads(line) for line in result["output"].splitlines()]
     texts = {line["response"]["body"]["choices"][0]["message"]["content"] for line in lines}
     assert len(lines) == 8 and texts == {plain_chat(foreign_server)}
-    assert len(told["error"].splitlines()) == 1
+    assert len(result["error"].splitlines()) == 1
     assert job["usage"]["output_tokens"] > 0 and job["model"] == MODEL
 
 

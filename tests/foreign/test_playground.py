@@ -60,7 +60,7 @@ def guarded() -> Iterator[Server]:
 
 @pytest.fixture
 def page(browser: ForeignClient, quick: Server) -> Iterator[ForeignClient]:
-    """Ready to be asked; it never complains, and asks nobody but its server."""
+    """Ready to be asked; it never complains, and asks no other than its server."""
     browse(browser, quick)
     yield browser
     heard = browser.call("heard")
@@ -107,8 +107,8 @@ def test_a_conversation(page: ForeignClient, quick: Server) -> None:
 
 def test_settings_are_sent_and_what_is_left_alone_is_not(page: ForeignClient) -> None:
     ask(page, QUESTION)
-    told = {"model", "messages", "stream", "stream_options", "timings", "logprobs", "top_logprobs"}
-    assert set(last_body(page)) == told
+    result = {"model", "messages", "stream", "stream_options", "timings", "logprobs", "top_logprobs"}
+    assert set(last_body(page)) == result
     values = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "max_tokens": 12}
     values |= {"presence_penalty": 0.5, "frequency_penalty": -0.3, "repetition_penalty": 1.1}
     for name, value in values.items():
@@ -138,8 +138,8 @@ def test_what_the_server_refuses_and_what_the_field_does(page: ForeignClient) ->
     page.call("fill", selector="#question", text="And now?")
     page.call("press", selector="#question", key="Enter")
     assert page.call("texts", selector="#notice")[0].startswith("Temperature: ")
-    (told,) = page.call("heard")["complaints"]
-    assert "status of 400" in told, "what the browser says by itself of such an answer"
+    (result,) = page.call("heard")["complaints"]
+    assert "status of 400" in result, "what the browser says by itself of such an answer"
     page.call("forget")
 
 
@@ -257,13 +257,13 @@ def test_an_answer_that_is_stopped_ends_on_the_server_too(browser: ForeignClient
     assert not browser.call("heard")["complaints"]
 
 
-def test_an_error_in_the_middle_of_an_answer_is_told(browser: ForeignClient) -> None:
+def test_an_error_in_the_middle_of_an_answer_is_reported(browser: ForeignClient) -> None:
     server = Server("--request-timeout", "1.5", program=SLOW).ready()
     try:
         browse(browser, server)
         ask(browser, QUESTION)
-        (told,) = browser.call("texts", selector=".problem.bad")
-        assert "1.5 s" in told and browser.call("contents", selector=TEXT)[0], "what came until then stays"
+        (result,) = browser.call("texts", selector=".problem.bad")
+        assert "1.5 s" in result and browser.call("contents", selector=TEXT)[0], "what came until then stays"
         assert browser.call("texts", selector=".assistant button") == ["Copy", "Regenerate"]
         assert not browser.call("heard")["complaints"]
     finally:

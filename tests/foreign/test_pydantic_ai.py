@@ -22,9 +22,9 @@ SETTINGS: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 16}
 @both
 def test_a_run(client: ForeignClient, foreign_server: Server, provider: str) -> None:
     for flow in ("ask", "ask_sync"):
-        told = client.call(flow, question=QUESTION, provider=provider, **SETTINGS)
-        assert told["text"] == plain_chat(foreign_server)
-        assert told["input"] > 0 and 0 < told["output"] <= 16
+        result = client.call(flow, question=QUESTION, provider=provider, **SETTINGS)
+        assert result["text"] == plain_chat(foreign_server)
+        assert result["input"] > 0 and 0 < result["output"] <= 16
 
 
 @both
@@ -35,8 +35,8 @@ def test_nothing_but_a_model(client: ForeignClient, provider: str) -> None:
 
 @both
 def test_a_stream(client: ForeignClient, foreign_server: Server, provider: str) -> None:
-    told = client.call("stream", question=QUESTION, provider=provider, **SETTINGS)
-    assert "".join(told["parts"]) == plain_chat(foreign_server) and told["output"] > 0
+    result = client.call("stream", question=QUESTION, provider=provider, **SETTINGS)
+    assert "".join(result["parts"]) == plain_chat(foreign_server) and result["output"] > 0
 
 
 @both
@@ -68,22 +68,22 @@ def test_errors(client: ForeignClient, provider: str) -> None:
 
 @apis
 def test_tools_are_run_until_the_answer(agent: ForeignClient, api: str) -> None:
-    told = agent.call("run_tools", question=WARM, model=SCRIPTED_MODEL, api=api)
-    assert told == {"called": [WEATHER], "text": IS_WARM}
-    told = agent.call("run_tools", question=WARM_AND_LARGE, model=SCRIPTED_MODEL, api=api)
-    assert sorted(told["called"]) == [INHABITANTS, WEATHER] and told["text"] == IS_WARM_AND_LARGE
+    result = agent.call("run_tools", question=WARM, model=SCRIPTED_MODEL, api=api)
+    assert result == {"called": [WEATHER], "text": IS_WARM}
+    result = agent.call("run_tools", question=WARM_AND_LARGE, model=SCRIPTED_MODEL, api=api)
+    assert sorted(result["called"]) == [INHABITANTS, WEATHER] and result["text"] == IS_WARM_AND_LARGE
 
 
 @apis
 def test_tools_in_streams(agent: ForeignClient, api: str) -> None:
-    told = agent.call("stream_tools", question=WARM_AND_LARGE, model=SCRIPTED_MODEL, api=api)
-    assert sorted(told["called"]) == [INHABITANTS, WEATHER] and told["text"] == IS_WARM_AND_LARGE
+    result = agent.call("stream_tools", question=WARM_AND_LARGE, model=SCRIPTED_MODEL, api=api)
+    assert sorted(result["called"]) == [INHABITANTS, WEATHER] and result["text"] == IS_WARM_AND_LARGE
 
 
 @apis
 def test_a_tool_and_then_the_answer_as_a_call(agent: ForeignClient, api: str) -> None:
-    told = agent.call("report", question=MEASURE, model=SCRIPTED_MODEL, api=api)
-    assert told == {"called": [["measure", {"city": "Zürich"}]], "made": {"city": "Zürich", "degrees": 21}}
+    result = agent.call("report", question=MEASURE, model=SCRIPTED_MODEL, api=api)
+    assert result == {"called": [["measure", {"city": "Zürich"}]], "made": {"city": "Zürich", "degrees": 21}}
 
 
 @apis
@@ -91,5 +91,5 @@ def test_a_tool_and_then_the_answer_as_a_call(agent: ForeignClient, api: str) ->
 def test_the_form_of_the_answer_is_the_callers_class(client: ForeignClient, api: str, seed: int) -> None:
     """At a temperature at which nothing but the schema can make it so."""
     extra = {"temperature": 1.5, "extra_body": {"seed": seed}}
-    told = client.call("guess", question=QUESTION, model=MODEL, api=api, **extra)
-    assert told["made"]["name"] in ("Bern", "Zug") and told["made"] == told["streamed"]
+    result = client.call("guess", question=QUESTION, model=MODEL, api=api, **extra)
+    assert result["made"]["name"] in ("Bern", "Zug") and result["made"] == result["streamed"]

@@ -1,6 +1,6 @@
 """vllm-router before two servers, with each of its policies: answers are a server's own, and go where the policy says.
 
-Each test asks the servers what came to them, since what a policy promises shows nowhere else.
+Each test asks the servers what came to them, since a policy's effect shows nowhere else.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def router(environment: Environment, servers: list[Server], server_taps: list[Ta
 
 
 class Work:
-    """What came to each server since this was made."""
+    """Return the requests that came to each server since this was made."""
 
     def __init__(self, servers: Sequence[Server]):
         self._servers = servers
@@ -152,7 +152,7 @@ def test_refusals_come_through_in_the_servers_words(router: Router, servers: lis
 
 
 def test_what_routers_say_in_headers_reaches_the_server(router: Router) -> None:
-    """The body's own promise would be refused in these words; a header's is, too, so it was read there."""
+    """The body's own target would be refused in these words; a header's is, too, so it was read there."""
     for header in ("x-slo-ttft-ms", "x-llm-d-slo-tpot-ms"):
         refused = router.post(COMPLETIONS, COMPLETION, headers={**BEARER, header: "soon"})
         assert refused.status_code == 400 and refused.json()["error"]["param"] == header
@@ -225,5 +225,5 @@ def test_what_a_server_computed_for_others_is_known_by_its_events(
 
 
 def hits(router: Router) -> float:
-    """Requests whose beginnings the router knew to be cached, by what the servers told."""
+    """Requests whose beginnings the router knew to be cached, by what the servers published."""
     return router.count("vllm_router_kv_placement_lookups_total", result="hit")

@@ -83,7 +83,7 @@ def test_a_killed_server_ends_its_stream_with_an_error_and_the_other_goes_on(
 
 
 def test_a_server_that_drains_loses_no_request(environment: Environment, pair: list[Server]) -> None:
-    """Streams under way come to their end there; what comes meanwhile is answered by the other."""
+    """Streams in flight come to their end there; what comes meanwhile is answered by the other."""
     alone = pair[0].post(COMPLETIONS, SHORT).json()["choices"][0]["text"]
     whole = streamed(pair[1].url, COMPLETIONS, LONG).texts
     workers = [one.url for one in pair]

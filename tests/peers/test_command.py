@@ -51,7 +51,7 @@ def test_peers_that_are_not_installed_are_left_out_and_said(
     assert "| bf16 | inflight | ratio to the best peer |" in printed
     written = (tmp_path / "results/engines.md").read_text()
     assert printed.strip() in written
-    assert str(checkpoints) not in written and str(tmp_path) not in written, "whose folder it was is nobody's concern"
+    assert str(checkpoints) not in written and str(tmp_path) not in written, "whose folder it was does not matter"
     assert (
         "python -m benchmarks.peers --folder FOLDER --model qwen2.5-0.5b --precisions bf16 --quick --rounds 1"
         in written
@@ -105,7 +105,7 @@ def test_a_setting_that_inflight_does_not_have_leaves_it_out(
         (["--set", "rows"], "NAME=VALUE"),
     ],
 )
-def test_a_mistake_in_the_options_is_told_before_anything_starts(
+def test_a_mistake_in_the_options_is_reported_before_anything_starts(
     given: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""What is told of a copy, and of the machine."""
+"""The description of a copy and of the machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(path: Path, **types: gguf.GGMLQuantizationType) -> None:
     writer.close()
 
 
-def test_a_file_tells_how_its_matrices_are_held(tmp_path: Path) -> None:
+def test_a_file_says_how_its_matrices_are_held(tmp_path: Path) -> None:
     kinds = gguf.GGMLQuantizationType
     environments = Environments(*(tmp_path / name / "bin/python" for name in ("llama", "openvino", "onnxruntime")))
     checkpoints = Checkpoints(tmp_path, {}, environments)

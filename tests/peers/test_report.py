@@ -73,7 +73,9 @@ def test_the_ceiling_has_a_ratio_too(tmp_path: Path) -> None:
     decode = next(one for one in measures(SMALL) if one.title == DECODE)
     assert decode.most is not None
     allowed = decode.most(ceilings, 50e9)
-    assert allowed == pytest.approx(50e9 / step_weight_bytes(config, "bfloat16"), rel=0.02), "memory binds one row"
+    assert allowed == pytest.approx(50e9 / step_weight_bytes(config, "bfloat16"), rel=0.02), (
+        "memory is the bottleneck of one row"
+    )
     figures = [figure(0, "inflight", 40), figure(0, "one", 30), figure(0, "two", 20)]
     assert highest(decode, figures, ceilings) == pytest.approx([allowed / 30])
     assert highest(HIGHER, figures, ceilings) == [], "of what has no ceiling"
@@ -117,7 +119,7 @@ def test_speed_is_compared_with_peers_whose_answers_are_as_near(kl: float, compa
     assert ("two is left out" in text) == (compared == "1.00×")
 
 
-def test_peers_whose_answers_nobody_could_tell_from_float32_are_compared() -> None:
+def test_peers_whose_answers_are_as_good_as_float32_are_compared() -> None:
     text = report([judged({"inflight": 0.0002, "one": 0.0002, "two": 0.0018})])
     assert cells(text, DECODE)[4] == "0.50×" and "left out" not in text
 

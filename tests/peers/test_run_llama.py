@@ -22,7 +22,7 @@ Fed = tuple[int, int, int, bool]  # row, position, token, whether its logits are
 
 @dataclass
 class Library:
-    """Of the token that follows, one more than the last one fed. batches: what was fed; freed: rows."""
+    """A library by which the token that follows is one more than the last one fed. batches: fed so far; freed: rows."""
 
     batches: list[list[Fed]] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)
@@ -94,11 +94,11 @@ def test_a_row_is_free_again_when_its_request_has_ended(library: Library) -> Non
     assert all(len(times) == 1 for times in answer["times"])
 
 
-def test_what_the_library_answers_is_told(library: Library) -> None:
+def test_what_the_library_answers_is_reported(library: Library) -> None:
     library.code = 1
     with pytest.raises(RuntimeError, match="llama_decode answered 1 to a batch of 2 tokens"):
         run(Llama(job()), [Work(0.0, [1, 2], 1)])
 
 
-def test_the_instructions_that_it_uses_are_told(library: Library) -> None:
+def test_the_instructions_that_it_uses_are_reported(library: Library) -> None:
     assert Llama(job()).settings.endswith("in a micro-batch, AVX2")

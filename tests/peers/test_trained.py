@@ -76,7 +76,7 @@ def test_both_generations_of_tools_read_where_positions_turn() -> None:
 
 
 class Counting:
-    """Judges as told, and counts how often each engine is asked."""
+    """Judges as the test says, and counts how often each engine is asked."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

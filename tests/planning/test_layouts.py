@@ -169,7 +169,7 @@ def test_where_the_link_or_the_split_is_in_the_way_that_is_the_reason() -> None:
 def test_a_layouts_rate_meets_the_slos_with_the_planned_seed_too(
     highest: float, confirms: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the plan's own: otherwise the table promises fewer replicas of the same settings than the plan."""
+    """As the plan's own: otherwise the table shows fewer replicas of the same settings than the plan."""
     one = runner(drawn(50.0), "ttft=3000(p90)")
     slo, best = one.question.slos[0], candidate_for(one.question, one.traffic, one.question.machines[0], Overrides())
     like = try_out(best.machine, best.config, one.question.demand.workload(1.0, 60, 0), one.question.slos)

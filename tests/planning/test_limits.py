@@ -1,4 +1,4 @@
-"""What each limit costs, which measurements narrow the interval, and how plans are ranked."""
+"""The cost of each limit, which measurements narrow the interval, and how plans are ranked."""
 
 from __future__ import annotations
 

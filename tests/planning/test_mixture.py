@@ -239,10 +239,10 @@ def test_what_a_limit_costs_on_so_many_gpus_is_a_rate() -> None:
     )
     found = plan(question)
     assert isinstance(found, Plan)
-    told = plan_result(found)
-    assert isinstance(told, PlanResult)
-    (limit,) = told.limits
-    assert limit.rate == pytest.approx(3 * found.limits[0].rate) and limit.rate > told.rate
+    result = plan_result(found)
+    assert isinstance(result, PlanResult)
+    (limit,) = result.limits
+    assert limit.rate == pytest.approx(3 * found.limits[0].rate) and limit.rate > result.rate
 
 
 def test_too_few_gpus_are_refused_with_their_number() -> None:

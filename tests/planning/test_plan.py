@@ -199,9 +199,9 @@ def test_impossible_slos_are_answered_with_what_is_possible() -> None:
     assert isinstance(found, Infeasible)
     text = as_text(found)
     assert "No number of replicas meets TTFT p99 ≤ 5 ms: TTFT p99 is " in text and " times its limit (box)" in text
-    told = plan_result(found)
-    assert isinstance(told, InfeasibleResult) and told.missed is not None
-    assert told.missed.machine == "box" and told.missed.times_the_limit == pytest.approx(told.missed.value / 5e-3)
+    result = plan_result(found)
+    assert isinstance(result, InfeasibleResult) and result.missed is not None
+    assert result.missed.machine == "box" and result.missed.times_the_limit == pytest.approx(result.missed.value / 5e-3)
     advised = text.partition("--slo ")[2].partition(" ")[0]
     (slo,) = parse_slos([advised])
     assert 0.1 < slo.limit < 2

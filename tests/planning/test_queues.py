@@ -59,7 +59,7 @@ def test_what_waiting_grows_by_is_a_share_of_the_run() -> None:
 
 @pytest.mark.parametrize(("of_batch", "behind"), [(0.5, "batch"), (0.0, "")])
 def test_each_class_is_judged_by_itself(of_batch: float, behind: str) -> None:
-    """What one waits says nothing of another: chat's own waiting is that of a filling engine."""
+    """The wait of one says nothing of another: chat's own waiting is that of a filling engine."""
 
     def seen(traffic: str, at: float, waited: float) -> Observation:
         times = {

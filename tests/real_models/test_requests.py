@@ -30,7 +30,7 @@ def prompts() -> list[str]:
     return [CHAT.format(one.format(subject)) for one in ASKED for subject in SUBJECTS]
 
 
-def told(output: RequestOutput) -> tuple[Any, ...]:
+def outcome(output: RequestOutput) -> tuple[Any, ...]:
     """The tokens of an output with their log-probabilities, bit for bit."""
     sample = output.outputs[0]
     return tuple(sample.token_ids), sample.token_logprobs, sample.finish_reason
@@ -51,8 +51,8 @@ def test_32_requests_at_once_are_answered_as_one_by_one(name: str, settings: dic
         SamplingParams(temperature=0.8 * (index % 2), seed=index, max_tokens=8, logprobs=3) for index in range(32)
     ]
     with LLM(str(file), max_model_len=128, max_num_seqs=32, enable_prefix_caching=False, **settings) as llm:
-        together = [told(one) for one in llm.generate(prompts(), params)]
-        alone = [told(llm.generate([one], [own])[0]) for one, own in zip(prompts(), params, strict=True)]
+        together = [outcome(one) for one in llm.generate(prompts(), params)]
+        alone = [outcome(llm.generate([one], [own])[0]) for one, own in zip(prompts(), params, strict=True)]
     assert together == alone
 
 
@@ -104,12 +104,12 @@ def test_a_token_without_a_number_ends_its_own_requests_alone(
     healthy = [random.integers(1000, 2000, 20).tolist() for _ in range(3)]
     params = SamplingParams(temperature=0, max_tokens=8, logprobs=1)
     with LLM(str(folder), max_model_len=128, enable_prefix_caching=False, **settings) as llm:
-        alone = [told(one) for one in llm.generate(healthy, params)]
+        alone = [outcome(one) for one in llm.generate(healthy, params)]
         ended, *others = llm.generate([[*healthy[0][:10], token, *healthy[0][10:]], *healthy], params)
-        again = [told(one) for one in llm.generate(healthy, params)]
+        again = [outcome(one) for one in llm.generate(healthy, params)]
     sample = ended.outputs[0]
     assert sample.finish_reason == "error" and "not finite (NaN or infinite)" in str(sample.detail)
-    assert [told(one) for one in others] == alone == again
+    assert [outcome(one) for one in others] == alone == again
     assert all(reason != "error" for _, _, reason in alone)
 
 

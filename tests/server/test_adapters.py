@@ -61,7 +61,7 @@ def test_an_adapter_is_called_by_its_name(server: Server) -> None:
     assert chat.model == "a"
 
 
-def test_models_tell_which_are_adapters(server: Server, folder: Path) -> None:
+def test_models_say_which_are_adapters(server: Server, folder: Path) -> None:
     found = {one["id"]: one for one in server.get("/v1/models").json()["data"]}
     assert found["base"]["parent"] is None and found["a"]["parent"] == "base"
     assert found["a"]["root"] == str(folder / "lora" / "a")
@@ -85,7 +85,7 @@ def test_one_comes_and_goes_while_the_server_runs(server: Server) -> None:
     assert server.post(UNLOAD, {"lora_name": "c"}).status_code == 200
 
 
-def test_unloading_ends_nobody(server: Server) -> None:
+def test_unloading_ends_no_request(server: Server) -> None:
     assert server.post(LOAD, {"lora_name": "c", "lora_path": "c"}).status_code == 200
     stream = server.client().completions.create(
         model="c", prompt="on and on", max_tokens=120, stream=True, extra_body={"ignore_eos": True}
@@ -123,7 +123,7 @@ def test_unknown_names_are_reported(server: Server) -> None:
     assert answer.status_code == 404 and "there are a, b" in answer.json()["error"]["message"]
 
 
-def test_metrics_tell_of_adapters(server: Server) -> None:
+def test_metrics_count_adapters(server: Server) -> None:
     said(server.client(), "a")
     assert server.metric("inflight_adapter_slots") == 2
     assert server.metric("inflight_adapter_loads_total") >= 1

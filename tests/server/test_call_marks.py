@@ -48,7 +48,7 @@ def test_a_mark_that_is_a_token_is_that_token(tokenizer: Tokenizer) -> None:
     assert marks == ((tokenizer.token_ids["<tool_call>"],),)
 
 
-def test_formats_without_such_texts_tell_nothing(tokenizer: Tokenizer) -> None:
+def test_formats_without_such_texts_say_nothing(tokenizer: Tokenizer) -> None:
     assert call_marks(ChosenParsers(ParserNames("llama4_pythonic")), tokenizer) == ()
     assert call_marks(ChosenParsers(ParserNames()), tokenizer) == call_marks(None, tokenizer) == ()
     assert {name for name, one in TOOL_FORMATS.items() if not one.in_calls} == {"llama4_pythonic"}

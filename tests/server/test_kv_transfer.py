@@ -90,7 +90,7 @@ def test_answers_are_those_of_one_server(servers: tuple[Server, ...], which: int
     assert tokens == asked(prefill, path, body)[0]
 
 
-def test_a_stream_tells_it_in_its_last_frame_and_goes_on_elsewhere(servers: tuple[Server, ...]) -> None:
+def test_a_stream_has_it_in_its_last_frame_and_goes_on_elsewhere(servers: tuple[Server, ...]) -> None:
     prefill, decode, _ = servers
     body = {"prompt": prompt(2), **DRAWN, "stream": True}
     first = prefill.post(COMPLETIONS, {**body, "max_tokens": 1, "kv_transfer_params": FIRST})
@@ -119,7 +119,7 @@ def test_another_tenant_cannot_take_what_the_id_names(servers: tuple[Server, ...
 
 
 def test_addresses_are_only_called_that_a_peer_has_signed(servers: tuple[Server, ...]) -> None:
-    prefill, decode, stranger = servers
+    prefill, decode, other = servers
     body = {"prompt": prompt(4), **DRAWN}
     params = prefilled(prefill, COMPLETIONS, body)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -136,7 +136,7 @@ def test_addresses_are_only_called_that_a_peer_has_signed(servers: tuple[Server,
             assert asked(decode, COMPLETIONS, other)[1] == 0
         with pytest.raises(TimeoutError):
             listener.accept()
-    assert asked(stranger, COMPLETIONS, {**body, "kv_transfer_params": params})[1] == 0
+    assert asked(other, COMPLETIONS, {**body, "kv_transfer_params": params})[1] == 0
 
 
 def test_parameters_that_name_nothing_change_nothing(servers: tuple[Server, ...]) -> None:

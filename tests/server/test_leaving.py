@@ -71,18 +71,18 @@ async def visit(server: Server, rng: random.Random) -> None:
     request = head.encode() + b"Content-Length: %d\r\n\r\n" % len(content) + content
     how = rng.choice(("close", "reset", "half", "stay"))
     cut = rng.randrange(len(request)) if rng.random() < 0.15 else len(request)
-    most_bytes, most_seconds = rng.choice((0, 1, 200, 2000, 1 << 20)), rng.choice((0.0, 0.001, 0.02, 0.2, 1.0))
+    max_bytes, max_seconds = rng.choice((0, 1, 200, 2000, 1 << 20)), rng.choice((0.0, 0.001, 0.02, 0.2, 1.0))
     if how == "stay" and cut == len(request):
-        most_bytes, most_seconds = 1 << 30, SECONDS
+        max_bytes, max_seconds = 1 << 30, SECONDS
     reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
     with suppress(ConnectionError, TimeoutError):
         writer.write(request[:cut])
         await writer.drain()
         if how == "half":
             writer.write_eof()
-        async with asyncio.timeout(most_seconds):
-            while most_bytes > 0 and (piece := await reader.read(min(most_bytes, 1 << 16))):
-                most_bytes -= len(piece)
+        async with asyncio.timeout(max_seconds):
+            while max_bytes > 0 and (piece := await reader.read(min(max_bytes, 1 << 16))):
+                max_bytes -= len(piece)
     if how == "reset":
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS)
     writer.transport.abort()

@@ -29,7 +29,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_ready_tells_where(server: Server) -> None:
+def test_ready_shows_where(server: Server) -> None:
     assert server.get("/health").json()["status"] == "ready"
     assert server.get("/version").json()["version"]
     assert [model["id"] for model in server.get("/v1/models").json()["data"]] == ["built-in"]

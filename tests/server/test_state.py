@@ -9,7 +9,7 @@ import pytest
 from inflight.server.state import Rendering
 
 
-def test_whoever_asks_gets_a_page_that_was_begun_after_he_asked() -> None:
+def test_a_page_is_begun_after_it_was_asked_for() -> None:
     async def run() -> None:
         begun, gate = 0, asyncio.Event()
 

@@ -87,7 +87,7 @@ def test_signs_of_life_while_a_request_waits(start: Callable[..., Server]) -> No
     holder.close()
 
 
-def test_a_slow_reader_gets_everything_and_slows_nobody(server: Server) -> None:
+def test_a_slow_reader_gets_everything_and_slows_no_other(server: Server) -> None:
     """It reads nothing while the answer is made; frames that it did not take are merged into larger ones."""
     slow = raw_stream(server, {**ENDLESS, "n": 16, "temperature": 1.0, "seed": 1}, SO_RCVBUF=4096)
     quick = frames(server, "/v1/completions", {**ENDLESS, "max_tokens": 50})

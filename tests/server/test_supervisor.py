@@ -18,7 +18,7 @@ from inflight.text import TextFiles
 
 @pytest.mark.parametrize(("serial", "names"), [(1, ("",)), (None, ("a", "b"))], ids=["one model", "several"])
 def test_an_api_process_is_up_by_the_engine_that_is_there(serial: int | None, names: tuple[str, ...]) -> None:
-    """What it has sent before it read that an engine has ended is of that engine."""
+    """Messages that it sent before it read that an engine has ended is of that engine."""
 
     async def main() -> None:
         ready: list[Any] = []

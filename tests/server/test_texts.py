@@ -1,4 +1,4 @@
-"""The endpoints about whole texts, as clients ask them."""
+"""The endpoints of pooled texts, as clients ask them."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_bad_bodies_are_reported(embedder: Server, path: str, body: object, code
     assert says in error["message"] and (code is None or error["code"] == code), error
 
 
-def test_a_chat_model_tells_no_vectors_unless_it_is_to(server: Server, tiny: Path) -> None:
+def test_a_chat_model_makes_no_vectors_unless_it_is_to(server: Server, tiny: Path) -> None:
     with pytest.raises(openai.BadRequestError, match="--pooling"):
         server.client().embeddings.create(model="built-in", input="a")
     both = Server("--model", str(tiny), "--pooling", "last").ready()
@@ -161,7 +161,7 @@ def test_a_chat_model_tells_no_vectors_unless_it_is_to(server: Server, tiny: Pat
         both.process.wait(30)
 
 
-def test_models_tell_what_they_do(embedder: Server, classifier: Server, server: Server) -> None:
+def test_models_say_what_they_do(embedder: Server, classifier: Server, server: Server) -> None:
     def abilities(of: Server) -> set[str]:
         listed = of.get("/v1/models").json()["data"][0]["capabilities"]
         return {name for name, can in listed.items() if can}

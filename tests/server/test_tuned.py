@@ -18,9 +18,9 @@ from .conftest import Server
 
 def tune(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "inflight.cli", "tune", *arguments, "--slo", "ttft=5000(p90)", "--json"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == code, told.stderr
-    return told
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == code, result.stderr
+    return result
 
 
 async def drive(url: str) -> None:
@@ -38,19 +38,19 @@ def test_a_running_server_is_tuned_for_and_keeps_serving(start: Callable[..., Se
     record, output = tmp_path / "run.jsonl", tmp_path / "engine.toml"
     server = start("--record", str(record), "--max-num-seqs", "2")
     asyncio.run(drive(server.url))
-    told = tune("--url", server.url, "--output", str(output))
-    found, settings = json.loads(told.stdout), tomllib.loads(output.read_text())
+    result = tune("--url", server.url, "--output", str(output))
+    found, settings = json.loads(result.stdout), tomllib.loads(output.read_text())
     assert found["requests"] >= 30 and found["settings"] == settings
     assert found["better"] or settings["max-num-seqs"] == 2
-    assert "measured" in told.stderr and "simulated" in told.stderr
+    assert "measured" in result.stderr and "simulated" in result.stderr
     assert server.get("/health").status_code == 200
     assert server.stop() == 0
-    told = tune("--record", str(record), "--verify", "1", "--verify-seconds", "1", "--verify-repeats", "1")
-    shadow = json.loads(told.stdout)["shadow"]
-    assert shadow["present"]["measured"][0] > 0 and "Shadow replay" in told.stderr
+    result = tune("--record", str(record), "--verify", "1", "--verify-seconds", "1", "--verify-repeats", "1")
+    shadow = json.loads(result.stdout)["shadow"]
+    assert shadow["present"]["measured"][0] > 0 and "Shadow replay" in result.stderr
 
 
 @pytest.mark.wide
 def test_a_server_without_a_record_says_how_to_write_one(start: Callable[..., Server]) -> None:
-    told = tune("--url", start().url, code=1)
-    assert "start it with --record FILE" in told.stderr and "Traceback" not in told.stderr
+    result = tune("--url", start().url, code=1)
+    assert "start it with --record FILE" in result.stderr and "Traceback" not in result.stderr

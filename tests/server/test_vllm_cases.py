@@ -110,8 +110,8 @@ def single_chat_session(server: Server) -> None:
 
 
 def chat_streaming(server: Server) -> None:
-    told = frames(server, CHAT, messages=MESSAGES, max_completion_tokens=10, temperature=0)
-    choices = [one["choices"][0] for one in told]
+    received = frames(server, CHAT, messages=MESSAGES, max_completion_tokens=10, temperature=0)
+    choices = [one["choices"][0] for one in received]
     assert sum(one["finish_reason"] is not None for one in choices) == 1 and choices[-1]["finish_reason"]
     assert "".join(one["delta"].get("content") or "" for one in choices) == text(chat(server))
 
@@ -141,13 +141,13 @@ def structured_outputs_choice_chat(server: Server) -> None:
 
 
 def structured_outputs_json_chat(server: Server) -> None:
-    told = text(chat(server, max_completion_tokens=300, structured_outputs={"json": EMPLOYEE}))
-    jsonschema.validate(json.loads(told), EMPLOYEE)
+    out = text(chat(server, max_completion_tokens=300, structured_outputs={"json": EMPLOYEE}))
+    jsonschema.validate(json.loads(out), EMPLOYEE)
 
 
 def structured_outputs_regex_chat(server: Server) -> None:
-    told = text(chat(server, max_completion_tokens=40, temperature=1, seed=1, structured_outputs={"regex": ADDRESS}))
-    assert re.fullmatch(ADDRESS, told)
+    out = text(chat(server, max_completion_tokens=40, temperature=1, seed=1, structured_outputs={"regex": ADDRESS}))
+    assert re.fullmatch(ADDRESS, out)
 
 
 def response_format(server: Server) -> None:
@@ -192,9 +192,9 @@ def function_tool_use(server: Server) -> None:
     for call in message["tool_calls"]:
         jsonschema.validate(json.loads(call["function"]["arguments"]), WEATHER["function"]["parameters"])  # type: ignore[index]
         assert call["function"]["name"] in ("get_current_weather", "get_forecast") and call["id"]
-    told = frames(server, CHAT, messages=MESSAGES, temperature=0, **asked)
-    deltas = [call for one in told for call in one["choices"][0]["delta"].get("tool_calls") or ()]
-    assert deltas and told[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    received = frames(server, CHAT, messages=MESSAGES, temperature=0, **asked)
+    deltas = [call for one in received for call in one["choices"][0]["delta"].get("tool_calls") or ()]
+    assert deltas and received[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
 def named_tool_use(server: Server) -> None:
@@ -202,8 +202,8 @@ def named_tool_use(server: Server) -> None:
     asked: Json = {"tools": [WEATHER, FORECAST], "tool_choice": choice, "max_completion_tokens": 200}
     (call,) = chat(server, **asked)["choices"][0]["message"]["tool_calls"]
     jsonschema.validate(json.loads(call["function"]["arguments"]), WEATHER["function"]["parameters"])  # type: ignore[index]
-    told = frames(server, CHAT, messages=MESSAGES, temperature=0, **asked)
-    calls = [call["function"] for one in told for call in one["choices"][0]["delta"].get("tool_calls") or ()]
+    received = frames(server, CHAT, messages=MESSAGES, temperature=0, **asked)
+    calls = [call["function"] for one in received for call in one["choices"][0]["delta"].get("tool_calls") or ()]
     assert "".join(one.get("name") or "" for one in calls) == "get_forecast"
     assert "".join(one.get("arguments") or "" for one in calls) == call["function"]["arguments"]
 
@@ -286,9 +286,9 @@ def return_token_ids(server: Server) -> None:
     (choice,) = ask(server, COMPLETION, **asked)["choices"]
     ids = ask(server, "/tokenize", prompt="A lane 😊")["tokens"]
     assert len(choice["token_ids"]) == 5 and choice["prompt_token_ids"] == ids
-    told = frames(server, COMPLETION, **asked)
-    assert told[0]["choices"][0]["prompt_token_ids"] == ids
-    assert [one for frame in told for one in frame["choices"][0].get("token_ids", ())] == choice["token_ids"]
+    received = frames(server, COMPLETION, **asked)
+    assert received[0]["choices"][0]["prompt_token_ids"] == ids
+    assert [one for frame in received for one in frame["choices"][0].get("token_ids", ())] == choice["token_ids"]
     assert "token_ids" not in ask(server, COMPLETION, prompt="A", max_tokens=2)["choices"][0]
 
 
@@ -296,14 +296,14 @@ def return_tokens_as_token_ids(server: Server) -> None:
     asked: Json = {"prompt": "A lane", "max_tokens": 5, "temperature": 0, "logprobs": 1, "return_token_ids": True}
     (choice,) = ask(server, COMPLETION, **asked, return_tokens_as_token_ids=True)["choices"]
     assert choice["logprobs"]["tokens"] == [f"token_id:{one}" for one in choice["token_ids"]]
-    told = chat(server, logprobs=True, return_tokens_as_token_ids=True)["choices"][0]["logprobs"]["content"]
-    assert all(one["token"].startswith("token_id:") for one in told)
+    answer = chat(server, logprobs=True, return_tokens_as_token_ids=True)["choices"][0]["logprobs"]["content"]
+    assert all(one["token"].startswith("token_id:") for one in answer)
 
 
 def tokenize_and_detokenize(server: Server) -> None:
-    told = ask(server, "/tokenize", prompt="vllm1 This is a test.", add_special_tokens=False)
-    assert told["count"] == len(told["tokens"]) and told["max_model_len"] > 0 and not told.get("token_strs")
-    assert ask(server, "/detokenize", tokens=told["tokens"])["prompt"] == "vllm1 This is a test."
+    answer = ask(server, "/tokenize", prompt="vllm1 This is a test.", add_special_tokens=False)
+    assert answer["count"] == len(answer["tokens"]) and answer["max_model_len"] > 0 and not answer.get("token_strs")
+    assert ask(server, "/detokenize", tokens=answer["tokens"])["prompt"] == "vllm1 This is a test."
     named = ask(server, "/tokenize", prompt="A lane", return_token_strs=True)
     assert len(named["token_strs"]) == named["count"]
     plain, tools = (ask(server, "/tokenize", messages=MESSAGES, **given) for given in ({}, {"tools": [WEATHER]}))
@@ -322,9 +322,9 @@ def health_and_version(server: Server) -> None:
 def render(server: Server) -> None:
     (request,) = ask(server, "/v1/completions/render", prompt="A lane")
     assert request["token_ids"] == ask(server, "/tokenize", prompt="A lane")["tokens"]
-    told = ask(server, "/v1/chat/completions/render", messages=MESSAGES, temperature=0.5, max_completion_tokens=7)
-    assert len(told["token_ids"]) == chat(server)["usage"]["prompt_tokens"]
-    assert (told["sampling_params"]["temperature"], told["sampling_params"]["max_tokens"]) == (0.5, 7)
+    answer = ask(server, "/v1/chat/completions/render", messages=MESSAGES, temperature=0.5, max_completion_tokens=7)
+    assert len(answer["token_ids"]) == chat(server)["usage"]["prompt_tokens"]
+    assert (answer["sampling_params"]["temperature"], answer["sampling_params"]["max_tokens"]) == (0.5, 7)
 
 
 def responses_simple(server: Server) -> None:
@@ -333,8 +333,8 @@ def responses_simple(server: Server) -> None:
         answer = ask(server, RESPONSES, input=given, temperature=0, max_output_tokens=10)
         assert answer["status"] == "incomplete" and answer["output"][0]["content"][0]["text"]
         assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
-    told = ask(server, RESPONSES, input="Hi", instructions="Finish with QED.", max_output_tokens=5)
-    assert told["instructions"] == "Finish with QED."
+    reply = ask(server, RESPONSES, input="Hi", instructions="Finish with QED.", max_output_tokens=5)
+    assert reply["instructions"] == "Finish with QED."
 
 
 def responses_stateful(server: Server) -> None:
@@ -350,8 +350,8 @@ def responses_stateful(server: Server) -> None:
 
 def responses_sampling(server: Server) -> None:
     """basic_sampling_params, extra_sampling_params, stop_string_conversion"""
-    told = ask(server, RESPONSES, input="Hi", temperature=0.5, top_p=0.9, max_output_tokens=10)
-    assert (told["temperature"], told["top_p"], told["max_output_tokens"]) == (0.5, 0.9, 10)
+    answer = ask(server, RESPONSES, input="Hi", temperature=0.5, top_p=0.9, max_output_tokens=10)
+    assert (answer["temperature"], answer["top_p"], answer["max_output_tokens"]) == (0.5, 0.9, 10)
     extra: Json = {"repetition_penalty": 1.2, "seed": 42, "top_k": 1, "min_p": 0.1, "ignore_eos": True}
     assert ask(server, RESPONSES, input="Hi", max_output_tokens=10, **extra)["usage"]["output_tokens"] == 10
     whole = ask(server, RESPONSES, input="What is a lane?", temperature=0)["output"][0]["content"][0]["text"]
@@ -368,8 +368,8 @@ def responses_tools(server: Server) -> None:
         (item,) = ask(server, RESPONSES, **asked)["output"][:1]
         assert item["type"] == "function_call" and item["name"] == "get_current_weather"
         jsonschema.validate(json.loads(item["arguments"]), tool["parameters"])
-        told = [one for one in frames(server, RESPONSES, **asked) if one["type"].endswith("arguments.done")]
-        assert told[0]["arguments"] == item["arguments"]
+        result = [one for one in frames(server, RESPONSES, **asked) if one["type"].endswith("arguments.done")]
+        assert result[0]["arguments"] == item["arguments"]
 
 
 def bad_words_and_allowed_token_ids(server: Server) -> None:
@@ -378,8 +378,8 @@ def bad_words_and_allowed_token_ids(server: Server) -> None:
     word = max(choice["text"].split(), key=len)
     assert word not in ask(server, COMPLETION, **asked, bad_words=[word])["choices"][0]["text"]
     only = choice["token_ids"][1]
-    told = ask(server, COMPLETION, **asked, allowed_token_ids=[only], ignore_eos=True)["choices"][0]
-    assert set(told["token_ids"]) == {only}
+    answer = ask(server, COMPLETION, **asked, allowed_token_ids=[only], ignore_eos=True)["choices"][0]
+    assert set(answer["token_ids"]) == {only}
     ended = ask(server, COMPLETION, **asked, stop_token_ids=[only])["choices"][0]
     assert ended["finish_reason"] == "stop" and ended["stop_reason"] == only
 

@@ -1,4 +1,4 @@
-"""Cases of vLLM's own tests of its API in which a body is refused, and those about whole texts; names are vLLM's."""
+"""Cases of vLLM's own tests of its API in which a body is refused, and those of pooled texts; names are vLLM's."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_refused(server: Server, case: tuple[str, Json, str]) -> None:
     assert len(text(chat(server))) > 0, "the server works afterwards"
 
 
-# -- whole texts -------------------------------------------------------------------------------------------------------
+# -- pooled texts ------------------------------------------------------------------------------------------------------
 
 QUERIES = ["What is the capital of France?", "What is the capital of Germany?"]
 DOCUMENTS = ["The capital of Brazil is Brasilia.", "The capital of France is Paris."]
@@ -140,7 +140,7 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     yield from served(tmp_path_factory.mktemp("reranker"), write_reranker)
 
 
-def told(server: Server, path: str, status: int = 200, **body: Any) -> Json:
+def answered(server: Server, path: str, status: int = 200, **body: Any) -> Json:
     answer = server.post(path, body)
     assert answer.status_code == status, answer.text
     found: Json = answer.json()
@@ -161,43 +161,43 @@ def test_score_api(reranker: Server, embedder: Server, first: str, second: str, 
     left: Any = QUERIES if first.endswith("_n") else QUERIES[0]
     right: Any = DOCUMENTS[0] if second.endswith("str_1") else DOCUMENTS
     for server in (reranker, embedder):  # a cross-encoder and a bi-encoder
-        answer = told(server, "/score", **{names[0]: left, names[1]: right})
+        answer = answered(server, "/score", **{names[0]: left, names[1]: right})
         assert answer["id"] and [one["index"] for one in answer["data"]] == list(range(count))
         assert all(isinstance(one["score"], float) for one in answer["data"])
 
 
 def test_rerank_api(reranker: Server) -> None:
     """rerank_api_texts, rerank_api_top_n, rerank_api_max_model_len, score_api_max_model_len"""
-    answer = told(reranker, "/v1/rerank", query=QUERIES[0], documents=DOCUMENTS)
+    answer = answered(reranker, "/v1/rerank", query=QUERIES[0], documents=DOCUMENTS)
     scores = [one["relevance_score"] for one in answer["results"]]
     assert answer["id"] and scores == sorted(scores, reverse=True) and len(scores) == 2
-    other_path = told(reranker, "/rerank", 400, query=QUERIES[0], documents=DOCUMENTS)["error"]
+    other_path = answered(reranker, "/rerank", 400, query=QUERIES[0], documents=DOCUMENTS)["error"]
     assert other_path["param"] == "documents" and "/v1/rerank" in other_path["message"]
     more = [*DOCUMENTS, "Cross-encoder models are neat"]
-    assert len(told(reranker, "/v1/rerank", query=QUERIES[0], documents=more, top_n=2)["results"]) == 2
+    assert len(answered(reranker, "/v1/rerank", query=QUERIES[0], documents=more, top_n=2)["results"]) == 2
     for path, body in (
         ("/v1/rerank", {"query": LONG, "documents": DOCUMENTS}),
         ("/score", {"queries": LONG, "documents": DOCUMENTS}),
     ):
-        assert told(reranker, path, 400, **body)["error"]["code"] == "context_length_exceeded"
+        assert answered(reranker, path, 400, **body)["error"]["code"] == "context_length_exceeded"
 
 
 def test_embed_online(embedder: Server) -> None:
     """completion_request, completion_request_batched, truncate_prompt_tokens, base64_embedding, matryoshka"""
-    ids = told(embedder, "/tokenize", prompt=QUERIES[0])["tokens"]
-    by_text, by_ids = (told(embedder, "/v1/embeddings", input=one) for one in (QUERIES[0], ids))
+    ids = answered(embedder, "/tokenize", prompt=QUERIES[0])["tokens"]
+    by_text, by_ids = (answered(embedder, "/v1/embeddings", input=one) for one in (QUERIES[0], ids))
     assert by_text["data"][0]["embedding"] == by_ids["data"][0]["embedding"]
     assert by_text["usage"]["prompt_tokens"] == by_text["usage"]["total_tokens"] == len(ids)
-    batch = told(embedder, "/v1/embeddings", input=[QUERIES[0]] * 3)
+    batch = answered(embedder, "/v1/embeddings", input=[QUERIES[0]] * 3)
     assert [one["index"] for one in batch["data"]] == [0, 1, 2] and batch["usage"]["prompt_tokens"] == 3 * len(ids)
-    cut = told(embedder, "/v1/embeddings", input=LONG, truncate_prompt_tokens=10)
+    cut = answered(embedder, "/v1/embeddings", input=LONG, truncate_prompt_tokens=10)
     assert cut["usage"]["prompt_tokens"] == 10
-    assert told(embedder, "/v1/embeddings", 400, input=LONG)["error"]["code"] == "context_length_exceeded"
-    packed = told(embedder, "/v1/embeddings", input=QUERIES[0], encoding_format="base64")["data"][0]["embedding"]
+    assert answered(embedder, "/v1/embeddings", 400, input=LONG)["error"]["code"] == "context_length_exceeded"
+    packed = answered(embedder, "/v1/embeddings", input=QUERIES[0], encoding_format="base64")["data"][0]["embedding"]
     numbers = struct.unpack(f"<{len(by_text['data'][0]['embedding'])}f", base64.b64decode(packed))
     assert list(numbers) == pytest.approx(by_text["data"][0]["embedding"], abs=1e-6)
-    short = told(embedder, "/v1/embeddings", input=QUERIES[0], dimensions=8)["data"][0]["embedding"]
+    short = answered(embedder, "/v1/embeddings", input=QUERIES[0], dimensions=8)["data"][0]["embedding"]
     assert len(short) == 8 and sum(one * one for one in short) == pytest.approx(1, abs=1e-5)
     for wrong in (-1, 0, 65):
-        refused = told(embedder, "/v1/embeddings", 400, input=QUERIES[0], dimensions=wrong)["error"]
+        refused = answered(embedder, "/v1/embeddings", 400, input=QUERIES[0], dimensions=wrong)["error"]
         assert refused["param"] == "dimensions"

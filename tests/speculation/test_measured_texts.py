@@ -1,4 +1,4 @@
-"""What speculation is measured with: the corpus as its program makes it, halves, and the ratio of legs."""
+"""The texts that speculation is measured with: the corpus as its program makes it, halves, and the ratio of legs."""
 
 from __future__ import annotations
 

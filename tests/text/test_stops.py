@@ -1,4 +1,4 @@
-"""The stop finder against a search of the whole text after every character."""
+"""The stop finder against a search of all the text after every character."""
 
 from __future__ import annotations
 

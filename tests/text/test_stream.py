@@ -24,7 +24,7 @@ stop_tuples = st.lists(st.sampled_from(["STOP", "😀", "字", " ", "request", "
 def test_the_checker_and_the_client_agree(
     tokenizer: Tokenizer, parts: list[str], stops: tuple[str, ...], include: bool, sizes: list[int]
 ) -> None:
-    """One token at a time or several, the same text and stop come out, and they are those of the whole text."""
+    """One token at a time or several, the same text and stop come out, and they are those of all the text."""
     token_ids = tokenizer.encode("".join(parts), add_special_tokens=False)
     checker = TextStream(tokenizer, (), stops, include)
     pushed = 0

@@ -91,8 +91,8 @@ def test_a_probes_predictions_take_the_place_of_those_made_on_arrival() -> None:
     assert isinstance(plan, BatchPlan)
     sampled = (Sampled(plan.chunks[0].sequence_id, (5,)),)
     probabilities = (0.0, 0.0, 0.5, 0.0, 0.5)
-    told = (PredictedLength(plan.chunks[0].sequence_id, 0, probabilities), PredictedLength(77, 0, probabilities))
-    scheduler.commit(plan, StepResult(plan.step, sampled, 0.1, lengths=told), 0.1)
+    result = (PredictedLength(plan.chunks[0].sequence_id, 0, probabilities), PredictedLength(77, 0, probabilities))
+    scheduler.commit(plan, StepResult(plan.step, sampled, 0.1, lengths=result), 0.1)
     (sequence,) = scheduler._running.sequences
     assert sequence.lengths.starts == (1, 2, 3, 4, 6) and sequence.predicted == pytest.approx((3 + 6.5) / 2)
     assert SequenceView(sequence).output_lengths.exceeds(1) == 1.0

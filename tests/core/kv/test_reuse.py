@@ -72,7 +72,7 @@ def test_rests_that_never_end_are_learnt_from_and_what_was_learnt_is_unlearnt() 
     assert model.rates(())[0] > before / 2
 
 
-def test_a_trait_tells_sessions_apart_that_are_alike_otherwise() -> None:
+def test_a_trait_separates_sessions_that_are_alike_otherwise() -> None:
     model = ReuseModel()
     for _ in range(400):
         rest(model, ("turn 1", "flood"), 20, returns=False)

@@ -23,7 +23,7 @@ def learnt(setup: float) -> StepTarget:
 
 @pytest.mark.parametrize("setup", [0.0, 0.001, 0.03, 1.0])
 def test_a_step_is_as_long_as_is_worth_its_setup(setup: float) -> None:
-    """Of all steps that have the share of a full step's tokens per second, it is the shortest."""
+    """Among all steps that have the share of a full step's tokens per second, it is the shortest."""
     rates = [size / (setup + EACH * size) for size in range(1, TOKENS + 1)]
     worth = next(size for size, rate in enumerate(rates, 1) if rate >= EFFICIENCY * rates[-1])
     least = (MIN_TARGET * (setup + EACH * TOKENS) - setup) / EACH

@@ -160,7 +160,7 @@ def requests(number: int, output: int):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("allocation", ["paged", "expected-peak"])
-def test_nobody_is_preempted_who_was_expected_to_outgrow_memory(allocation: str) -> None:
+def test_no_request_is_preempted_that_was_expected_to_outgrow_memory(allocation: str) -> None:
     setup = Setup(num_blocks=20, block_size=2, max_rows=8, token_budget=8, allocation=allocation, oracle=True)  # type: ignore[arg-type]
     harness = Harness(setup, *requests(12, 14))
     harness.drain()

@@ -29,7 +29,7 @@ Read = dict[tuple[int, int], tuple[np.ndarray, str]]  # by sequence and output s
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Read:
-    """What probes read, with a state at every eighth token."""
+    """Hidden states that probes read, with a state at every eighth token."""
     found: Read = {}
     predict = StepProbe.predict
 
@@ -54,7 +54,7 @@ def opened(folder: Path, backend: Any = None, scheduling: dict[str, Any] | None 
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_device_reads_the_states_of_the_definition(tiny: Path, read: Read, depth: int) -> None:
-    """Of prompts in chunks, of prompts beside decodes, and of decodes; with two steps in flight."""
+    """Prompts in chunks, prompts beside decodes, and decodes; with two steps in flight."""
     pytest.importorskip("torch")
     from ..backends.torch.opened import on_device
 

@@ -25,7 +25,7 @@ from inflight.execution.length_probe.probe_file import (
 )
 
 WIDTH = 32
-MOST = 400
+MAX_OUTPUT = 400
 
 
 class Answers:
@@ -42,19 +42,19 @@ class Answers:
         return state[None], max(1, length)
 
 
-def taught(outputs: int, answers: Answers, most: int = MOST) -> LengthProbe:
+def taught(outputs: int, answers: Answers, limit: int = MAX_OUTPUT) -> LengthProbe:
     probe = LengthProbe(WIDTH, "model/")
     for _ in range(outputs):
         state, length = answers.next()
-        (read,) = probe.read(state, [Asked(10, 0, most, False)], [None])
+        (read,) = probe.read(state, [Asked(10, 0, limit, False)], [None])
         if read is not None:
-            probe.learn([read], min(length, most), ended=length < most)
+            probe.learn([read], min(length, limit), ended=length < limit)
     return probe
 
 
 def test_it_predicts_and_is_calibrated_where_max_tokens_cuts_outputs() -> None:
     answers = Answers()
-    probe = taught(1500, answers, most=120)  # cuts a fifth
+    probe = taught(1500, answers, limit=120)  # cuts a fifth
     assert probe.is_ready
     errors, constant, means, actual, below = [], [], [], [], []
     for _ in range(400):
@@ -102,14 +102,14 @@ def test_calibration_maps_predictions_that_are_always_too_short() -> None:
 def test_states_that_are_not_finite_teach_nothing() -> None:
     plain, disturbed = taught(200, Answers()), LengthProbe(WIDTH, "model/")
     answers, bad = Answers(), np.full((1, WIDTH), np.nan, np.float32)
-    asked = [Asked(10, 0, MOST, False)]
+    asked = [Asked(10, 0, MAX_OUTPUT, False)]
     for _ in range(200):
         state, length = answers.next()
         bad[0, 0] = np.inf
         first, second = disturbed.read(np.vstack((state, bad)), asked * 2, [None, None])
         assert second is None
         if first is not None:
-            disturbed.learn([first], min(length, MOST), ended=length < MOST)
+            disturbed.learn([first], min(length, MAX_OUTPUT), ended=length < MAX_OUTPUT)
     for name, values in plain.state().items():
         assert values == pytest.approx(disturbed.state()[name], rel=1e-3, abs=1e-3), name
 
@@ -117,9 +117,9 @@ def test_states_that_are_not_finite_teach_nothing() -> None:
 def test_later_states_are_read_beside_their_prompts() -> None:
     probe, answers = taught(200, Answers()), Answers(2)
     state, _ = answers.next()
-    later = Asked(10, 128, MOST, False)
+    later = Asked(10, 128, MAX_OUTPUT, False)
     assert probe.read(state, [later], [None]) == [None]
-    (first,) = probe.read(state, [Asked(10, 0, MOST, False)], [None])
+    (first,) = probe.read(state, [Asked(10, 0, MAX_OUTPUT, False)], [None])
     (read,) = probe.read(state, [later], [first])
     assert read is not None and len(read.x) == len(first.x) + WIDTH
     probe.learn([first, read], 130, ended=True)
@@ -205,30 +205,31 @@ def test_models_of_one_name_and_size_have_different_salts(tmp_path: Path) -> Non
     assert len(salts) == 2
 
 
-@pytest.mark.parametrize("lie", [1, MOST - 1])
-@pytest.mark.parametrize(("topic", "most_reversed"), [(0.0, 1 / 3), (3.0, 1 / 8)])
-def test_a_tenant_whose_outputs_lie_reverses_few_pairs_of_others(lie: int, topic: float, most_reversed: float) -> None:
+@pytest.mark.parametrize("lie", [1, MAX_OUTPUT - 1])
+@pytest.mark.parametrize(("topic", "max_reversed"), [(0.0, 1 / 3), (3.0, 1 / 8)])
+def test_a_tenant_whose_outputs_lie_reverses_few_pairs_of_others(lie: int, topic: float, max_reversed: float) -> None:
     """Half of all outputs have one length, whatever their states say: of texts of their own, or of the others'.
 
     Its states are those that others' prompts have, but for a topic.
     """
     answers, of_topic = Answers(), np.random.default_rng(9).standard_normal(WIDTH).astype(np.float32)
-    asked, probe, plain = [Asked(10, 0, MOST, False)], LengthProbe(WIDTH, "model/"), LengthProbe(WIDTH, "model/")
+    asked, probe, plain = [Asked(10, 0, MAX_OUTPUT, False)], LengthProbe(WIDTH, "model/"), LengthProbe(WIDTH, "model/")
     for _ in range(800):
         (state, length), (other, _) = answers.next(), answers.next()
         for one in (probe, plain):
             (read,) = one.read(state, asked, [None])
             if read is not None:
-                one.learn([read], min(length, MOST), ended=length < MOST)
+                one.learn([read], min(length, MAX_OUTPUT), ended=length < MAX_OUTPUT)
         (read,) = probe.read(other + topic * of_topic, asked, [None])
         if read is not None:
             probe.learn([read], lie, ended=True)
     honest = [answers.next()[0] for _ in range(40)]
     means = [
-        [of_remaining(one.predictions(one.read(state, asked, [None]))[0].tolist(), MOST, 0).mean() for state in honest]  # type: ignore[arg-type]
+        [
+            of_remaining(one.predictions(one.read(state, asked, [None]))[0].tolist(), MAX_OUTPUT, 0).mean()
+            for state in honest
+        ]  # type: ignore[arg-type]
         for one in (plain, probe)
     ]
     pairs = list(combinations(range(40), 2))
-    assert sum((means[0][a] < means[0][b]) != (means[1][a] < means[1][b]) for a, b in pairs) < most_reversed * len(
-        pairs
-    )
+    assert sum((means[0][a] < means[0][b]) != (means[1][a] < means[1][b]) for a, b in pairs) < max_reversed * len(pairs)

@@ -24,7 +24,7 @@ RESULTS = {"weather": "21 degrees", "inhabitants": "440 thousand people"}
 
 
 class City(BaseModel):
-    """What a model is asked for that can only guess: every field is bound, so that it comes to an end."""
+    """The form that a model is asked for that can only guess: every field is bound, so that it comes to an end."""
 
     name: Literal["Bern", "Zug"]
     large: bool

@@ -1,4 +1,4 @@
-"""What a browser does: one page at a time, driven step by step, and what is seen of it.
+"""A browser: one page at a time, driven step by step, and what is seen of it.
 
 Uses Chromium as the system has it. Nothing waits by evaluating strings, which a page's policy forbids.
 """
@@ -85,7 +85,7 @@ def wait(selector: str, count: int = 1, enabled: bool = False, text: str | None 
 
 
 def texts(selector: str) -> list[str]:
-    """What is seen of each, as it is shown."""
+    """Return the shown text of each."""
     return _page().locator(selector).all_inner_texts()
 
 
@@ -109,8 +109,8 @@ def visible(selector: str) -> list[bool]:
 
 def focused() -> dict[str, str]:
     seen = "({ id, tagName: tag, textContent: text }) => ({ id, tag, text })"
-    told: dict[str, str] = _page().evaluate(f"() => ({seen})(document.activeElement)")
-    return told
+    result: dict[str, str] = _page().evaluate(f"() => ({seen})(document.activeElement)")
+    return result
 
 
 def keys(pressed: list[str]) -> None:
@@ -119,21 +119,21 @@ def keys(pressed: list[str]) -> None:
 
 
 def clipboard() -> str:
-    told: str = _page().evaluate("() => navigator.clipboard.readText()")
-    return told
+    result: str = _page().evaluate("() => navigator.clipboard.readText()")
+    return result
 
 
 def stored() -> dict[str, str]:
-    told: dict[str, str] = _page().evaluate("() => ({...sessionStorage, ...localStorage, cookie: document.cookie})")
-    return told
+    result: dict[str, str] = _page().evaluate("() => ({...sessionStorage, ...localStorage, cookie: document.cookie})")
+    return result
 
 
 def widths() -> dict[str, int]:
-    """Of the screen, and of what is on it."""
-    told: dict[str, int] = _page().evaluate(
+    """Return the sizes of the screen, and of what is on it."""
+    result: dict[str, int] = _page().evaluate(
         "() => ({screen: document.documentElement.clientWidth, content: document.documentElement.scrollWidth})"
     )
-    return told
+    return result
 
 
 def title() -> str:
@@ -146,7 +146,7 @@ def heard() -> dict[str, Any]:
 
 
 def forget() -> None:
-    """What was complained of was expected."""
+    """Forget complaints that were expected."""
     _OPEN.complaints.clear()
 
 

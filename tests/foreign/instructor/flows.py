@@ -13,7 +13,7 @@ WHERE: dict[str, Any] = {"base_url": os.environ["BASE_URL"], "api_key": os.envir
 
 
 class City(BaseModel):
-    """What a model is asked for that can only guess: all is bound, so that it comes to an end. This client leaves a
+    """The form for a model that can only guess: all is bound, so that it comes to an end. This client leaves a
     schema as the class has it."""
 
     model_config = ConfigDict(extra="forbid")

@@ -70,7 +70,7 @@ def stream_completion(prompt: str, **settings: Any) -> Any:
 
 
 class City(BaseModel):
-    """What a model is asked for that can only guess: every field is bound, so that it comes to an end."""
+    """The form that a model is asked for that can only guess: every field is bound, so that it comes to an end."""
 
     name: Literal["Bern", "Zug"]
     inhabitants: int = Field(ge=1, le=999)

@@ -82,14 +82,14 @@ def batch(lines: bytes | str, endpoint: str) -> Any:
 
 RESULTS = {"weather": "21 degrees", "inhabitants": "440 thousand people"}
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-TOLD = {"weather": "The weather of a city.", "inhabitants": "How many live in a city."}
-FUNCTIONS = [{"name": name, "description": told, "parameters": CITY} for name, told in TOLD.items()]
+DESCRIPTIONS = {"weather": "The weather of a city.", "inhabitants": "How many live in a city."}
+FUNCTIONS = [{"name": name, "description": text, "parameters": CITY} for name, text in DESCRIPTIONS.items()]
 TOOLS = [{"type": "function", "function": function} for function in FUNCTIONS]
-MESSAGES_TOOLS = [{"name": name, "description": told, "input_schema": CITY} for name, told in TOLD.items()]
+MESSAGES_TOOLS = [{"name": name, "description": text, "input_schema": CITY} for name, text in DESCRIPTIONS.items()]
 
 
 class City(BaseModel):
-    """What a model is asked for that can only guess: every field is bound, so that it comes to an end."""
+    """The form that a model is asked for that can only guess: every field is bound, so that it comes to an end."""
 
     name: Literal["Bern", "Zug"]
     inhabitants: int = Field(ge=1, le=999)

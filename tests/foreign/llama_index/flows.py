@@ -30,12 +30,12 @@ def _messages(messages: list[dict[str, str]]) -> list[ChatMessage]:
     return [ChatMessage(role=one["role"], content=one["content"]) for one in messages]
 
 
-def _told(answer: Any) -> dict[str, Any]:
+def _summary(answer: Any) -> dict[str, Any]:
     return {"text": answer.message.content, "additional": dict(answer.additional_kwargs), "logprobs": answer.logprobs}
 
 
 def chat(messages: list[dict[str, str]], **settings: Any) -> Any:
-    return _told(OpenAILike(is_chat_model=True, **{**WHERE, **settings}).chat(_messages(messages)))
+    return _summary(OpenAILike(is_chat_model=True, **{**WHERE, **settings}).chat(_messages(messages)))
 
 
 def history(messages: list[dict[str, str]], question: str, **settings: Any) -> Any:
@@ -43,7 +43,7 @@ def history(messages: list[dict[str, str]], question: str, **settings: Any) -> A
     model = OpenAILike(is_chat_model=True, **WHERE, **settings)
     first = model.chat(_messages(messages)).message
     again = [*_messages(messages), first, ChatMessage(role="user", content=question)]
-    return {"first": first.content, **_told(model.chat(again))}
+    return {"first": first.content, **_summary(model.chat(again))}
 
 
 def stream_chat(messages: list[dict[str, str]], **settings: Any) -> Any:
@@ -51,7 +51,7 @@ def stream_chat(messages: list[dict[str, str]], **settings: Any) -> Any:
 
 
 async def chat_async(messages: list[dict[str, str]], **settings: Any) -> Any:
-    return _told(await OpenAILike(is_chat_model=True, **WHERE, **settings).achat(_messages(messages)))
+    return _summary(await OpenAILike(is_chat_model=True, **WHERE, **settings).achat(_messages(messages)))
 
 
 async def stream_chat_async(messages: list[dict[str, str]], **settings: Any) -> Any:
@@ -73,7 +73,7 @@ async def complete_async(prompt: str, **settings: Any) -> Any:
 
 
 class City(BaseModel):
-    """What a model is asked for that can only guess: all is bound, so that it comes to an end. This client leaves a
+    """The form for a model that can only guess: all is bound, so that it comes to an end. This client leaves a
     schema as the class has it."""
 
     model_config = ConfigDict(extra="forbid")

@@ -29,7 +29,7 @@ def _model(model: str, api: str, key: str = KEY) -> Model:
     return kind(model, AsyncOpenAI(base_url=URL, api_key=key, max_retries=0))
 
 
-def _told(run: Any) -> dict[str, Any]:
+def _summary(run: Any) -> dict[str, Any]:
     usage = run.context_wrapper.usage
     counts = {"requests": usage.requests, "input": usage.input_tokens, "output": usage.output_tokens}
     items = [type(item).__name__ for item in run.new_items]
@@ -38,7 +38,7 @@ def _told(run: Any) -> dict[str, Any]:
 
 async def _run(agent: Agent[None], question: Any, streams: bool, session: Any = None) -> dict[str, Any]:
     if not streams:
-        return _told(await Runner.run(agent, question, session=session))
+        return _summary(await Runner.run(agent, question, session=session))
     run = Runner.run_streamed(agent, question, session=session)
     heard, events, agents = "", [], []
     async for event in run.stream_events():
@@ -48,7 +48,7 @@ async def _run(agent: Agent[None], question: Any, streams: bool, session: Any = 
             events.append(event.name)
         elif event.type == "agent_updated_stream_event":
             agents.append(event.new_agent.name)
-    return {**_told(run), "heard": heard, "events": events, "agents": agents}
+    return {**_summary(run), "heard": heard, "events": events, "agents": agents}
 
 
 async def ask(question: str, model: str, api: str, streams: bool = False, key: str = KEY, **settings: Any) -> Any:
@@ -65,7 +65,7 @@ async def converse(questions: list[str], model: str, api: str, streams: bool, **
 
 
 class City(BaseModel):
-    """What a model is asked for that can only guess: every field is bound, so that it comes to an end."""
+    """The form that a model is asked for that can only guess: every field is bound, so that it comes to an end."""
 
     name: Literal["Bern", "Zug"]
     inhabitants: int = Field(ge=1, le=999)
@@ -83,7 +83,7 @@ def _tools(called: list[Any], *names: str) -> list[Any]:
     def tool(name: str) -> Any:
         @function_tool(name_override=name)
         def run(city: str) -> str:
-            """Told of a city."""
+            """Return a fact of a city."""
             called.append([name, {"city": city}])
             return answers[name]
 
@@ -125,22 +125,22 @@ async def go_on(question: str, model: str, streams: bool) -> Any:
         run = Runner.run_streamed(agent, question, auto_previous_response_id=True)
         async for _ in run.stream_events():
             pass
-        return {"called": called, **_told(run)}
-    return {"called": called, **_told(await Runner.run(agent, question, auto_previous_response_id=True))}
+        return {"called": called, **_summary(run)}
+    return {"called": called, **_summary(await Runner.run(agent, question, auto_previous_response_id=True))}
 
 
 async def survey(question: str, model: str, api: str, streams: bool) -> Any:
     """A tool first, and then the answer in the class's form."""
     called: list[Any] = []
     agent = Agent("Desk", model=_model(model, api), tools=_tools(called, "survey"), output_type=Report)
-    told = await _run(agent, question, streams)
-    assert isinstance(told["answer"], Report)
-    return {"called": called, **told}
+    result = await _run(agent, question, streams)
+    assert isinstance(result["answer"], Report)
+    return {"called": called, **result}
 
 
 async def guess(question: str, model: str, api: str, streams: bool, **settings: Any) -> Any:
     """The answer in the class's form."""
     agent = Agent("Desk", model=_model(model, api), output_type=City, model_settings=ModelSettings(**settings))
-    told = await _run(agent, question, streams)
-    assert isinstance(told["answer"], City)
-    return told
+    result = await _run(agent, question, streams)
+    assert isinstance(result["answer"], City)
+    return result

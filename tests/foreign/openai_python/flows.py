@@ -74,7 +74,7 @@ def go_on_with_its_items(question: str, **fields: Any) -> Any:
 
 
 class City(BaseModel):
-    """What a model is asked for that can only guess: every field is bound, so that it comes to an end."""
+    """The form that a model is asked for that can only guess: every field is bound, so that it comes to an end."""
 
     name: Literal["Bern", "Zug"]
     inhabitants: int = Field(ge=1, le=999)
@@ -112,7 +112,7 @@ def parse_response(**fields: Any) -> Any:
 
 
 def stream_parsed_chat(**fields: Any) -> Any:
-    """The helper tells the object while it grows."""
+    """The helper yields the object while it grows."""
     with client.chat.completions.stream(response_format=City, **fields) as stream:
         grown = [event.parsed for event in stream if event.type == "content.delta"]
         return {"grown": grown, "parsed": stream.get_final_completion().choices[0].message.parsed}

@@ -26,17 +26,17 @@ def _agent(model: str, provider: str, key: str = KEY, **settings: Any) -> Agent[
     return Agent(chat, instructions="You are brief.", model_settings=settings, retries=0)
 
 
-def _told(run: Any) -> dict[str, Any]:
+def _summary(run: Any) -> dict[str, Any]:
     usage = run.usage() if callable(run.usage) else run.usage
     return {"text": run.output, "input": usage.input_tokens, "output": usage.output_tokens}
 
 
 async def ask(question: str, **settings: Any) -> Any:
-    return _told(await _agent(**settings).run(question))
+    return _summary(await _agent(**settings).run(question))
 
 
 def ask_sync(question: str, **settings: Any) -> Any:
-    return _told(_agent(**settings).run_sync(question))
+    return _summary(_agent(**settings).run_sync(question))
 
 
 async def converse(questions: list[str], **settings: Any) -> Any:
@@ -59,7 +59,7 @@ async def stream(question: str, **settings: Any) -> Any:
 
 
 class City(BaseModel):
-    """What a model is asked for that can only guess: every field is bound, so that it comes to an end."""
+    """The form that a model is asked for that can only guess: every field is bound, so that it comes to an end."""
 
     name: Literal["Bern", "Zug"]
     inhabitants: int = Field(ge=1, le=999)
@@ -79,7 +79,7 @@ def _tool_agent(model: str, api: str, output: Any, called: list[Any]) -> Agent[N
 
     def tool(name: str, answer: str) -> None:
         async def run(city: str) -> str:
-            """Told of a city."""
+            """Return a fact of a city."""
             called.append([name, {"city": city}])
             return answer
 

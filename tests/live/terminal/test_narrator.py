@@ -45,12 +45,12 @@ class Narrated:
 
 
 def test_a_prompt_in_chunks_beside_other_requests() -> None:
-    told = Narrated()
-    told.frame((1, PREFILL), (2, DECODE), (3, DECODE))
-    told.frame((1, PREFILL), (2, DECODE), steps=3)
-    assert not told.said
-    told.frame((1, DECODE), (2, DECODE), steps=1)
-    assert told.said == [
+    narrated = Narrated()
+    narrated.frame((1, PREFILL), (2, DECODE), (3, DECODE))
+    narrated.frame((1, PREFILL), (2, DECODE), steps=3)
+    assert not narrated.said
+    narrated.frame((1, DECODE), (2, DECODE), steps=1)
+    assert narrated.said == [
         (
             "chunked prefill",
             "A prompt of 600 tokens in the interactive lane was computed in 7 steps, a chunk in each; meanwhile up to "
@@ -60,29 +60,29 @@ def test_a_prompt_in_chunks_beside_other_requests() -> None:
 
 
 def test_prompts_without_other_requests_short_ones_and_batch_work_are_not_worth_a_sentence() -> None:
-    told = Narrated()
-    told.frame((1, PREFILL))
-    told.frame((1, DECODE), (2, PREFILL), steps=2)
-    told.frame((1, DECODE), (2, DECODE), (3, PREFILL))
-    told.frame((1, DECODE), (3, DECODE))
-    told.frame((1, RECOMPUTE), (2, DECODE))
-    assert not told.said and not told.narrator.seen
+    narrated = Narrated()
+    narrated.frame((1, PREFILL))
+    narrated.frame((1, DECODE), (2, PREFILL), steps=2)
+    narrated.frame((1, DECODE), (2, DECODE), (3, PREFILL))
+    narrated.frame((1, DECODE), (3, DECODE))
+    narrated.frame((1, RECOMPUTE), (2, DECODE))
+    assert not narrated.said and not narrated.narrator.seen
 
 
 def test_a_preemption_names_the_prompt_that_needs_room() -> None:
-    told = Narrated()
-    told.frame((3, DECODE), (2, DECODE))
-    told.frame((1, PREFILL), (2, DECODE), preempted=[3])
-    told.frame((2, DECODE), preempted=[3])
-    ((kind, text),) = told.said
-    assert kind == "preemption" and told.narrator.seen["preemption"] == 2
+    narrated = Narrated()
+    narrated.frame((3, DECODE), (2, DECODE))
+    narrated.frame((1, PREFILL), (2, DECODE), preempted=[3])
+    narrated.frame((2, DECODE), preempted=[3])
+    ((kind, text),) = narrated.said
+    assert kind == "preemption" and narrated.narrator.seen["preemption"] == 2
     assert text.startswith(
         "A request of the batch lane loses its row and its KV blocks to the interactive lane, where a"
     )
     assert "prompt of 600 tokens needs room. It waits again, is recomputed" in text
-    told.now = 10.0
-    told.frame((2, DECODE), preempted=[3])
-    assert told.said[-1][1].endswith("to requests that rank before it and grow: the KV pool is full.")
+    narrated.now = 10.0
+    narrated.frame((2, DECODE), preempted=[3])
+    assert narrated.said[-1][1].endswith("to requests that rank before it and grow: the KV pool is full.")
 
 
 def test_batch_work_that_waited_and_was_preempted() -> None:
@@ -90,9 +90,9 @@ def test_batch_work_that_waited_and_was_preempted() -> None:
         queue=904.0, prefill=50.0, decode=900.0, preempted=2500.0, other=0.0, total=4400.0,
         queued_by={"blocks": 800.0, "rows": 104.0}, queued_behind={"interactive": 312.0},
     )  # fmt: skip
-    told = Narrated()
-    told.frame(ended=[Ended(WORK, "length", 4.0, 12, account)])
-    assert told.said == [
+    narrated = Narrated()
+    narrated.frame(ended=[Ended(WORK, "length", 4.0, 12, account)])
+    assert narrated.said == [
         (
             "batch lane",
             "A batch request is done. It waited 904 ms, 312 ms of it because the interactive lane had the KV blocks, "
@@ -102,8 +102,8 @@ def test_batch_work_that_waited_and_was_preempted() -> None:
 
 
 def test_one_sentence_of_a_kind_in_a_while_but_all_are_counted() -> None:
-    told = Narrated()
+    narrated = Narrated()
     for _ in range(3):
-        told.frame((1, PREFILL), (2, DECODE))
-        told.frame((1, DECODE), (2, DECODE))
-    assert len(told.said) == 1 and told.narrator.seen["chunked prefill"] == 3
+        narrated.frame((1, PREFILL), (2, DECODE))
+        narrated.frame((1, DECODE), (2, DECODE))
+    assert len(narrated.said) == 1 and narrated.narrator.seen["chunked prefill"] == 3

@@ -1,4 +1,4 @@
-"""What a terminal shows of frames."""
+"""Frames on a terminal."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_is_kept_is_bounded_and_a_new_server_begins_anew() -> None:
     assert not seen.columns and seen.ended == 0
 
 
-def test_paused_it_stands_still_and_trouble_is_told() -> None:
+def test_paused_it_stands_still_and_trouble_is_reported() -> None:
     seen = FeedState()
     seen.take(HELLO)
     seen.take(frame(0, []))
@@ -108,7 +108,7 @@ def test_paused_it_stands_still_and_trouble_is_told() -> None:
     assert "The engine stopped." in shown(seen)
 
 
-def test_a_tenant_is_told_so_and_a_pool_shows_its_engines() -> None:
+def test_a_tenant_is_shown_so_and_a_pool_shows_its_engines() -> None:
     seen = FeedState()
     seen.take(Hello("live", "pool", tenant="acme", members_only=True))
     seen.take(Frame(0, 0.0, 1.0, members=[Member("replica-0", "in memory", 3, 4, 100, 25, 77.0)]))
@@ -117,12 +117,12 @@ def test_a_tenant_is_told_so_and_a_pool_shows_its_engines() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://host:port", "//"])
-def test_what_is_no_address_is_told(url: str) -> None:
+def test_what_is_no_address_is_reported(url: str) -> None:
     with pytest.raises(FeedError, match="is no address"):
         FeedReader(url, None)
 
 
-def test_nobody_there_is_a_sentence() -> None:
+def test_no_server_is_a_sentence() -> None:
     reader = FeedReader("127.0.0.1:9", None)
     with pytest.raises(FeedError, match="inflight serve"):
         next(reader.messages(wait=False))
@@ -143,14 +143,14 @@ def test_each_of_several_engines_has_its_numbers_and_its_tiers() -> None:
     seen.take(frame(3, [], engine="b"))
     text = " ".join(shown(seen, width=140, height=0).split())
     assert text.count("1,234") == 2 and "tiny · a" in text and "tiny · b" in text
-    assert "on the host 8 of 64 (3 of preempted requests)" in text, "tiers are told seldom, and kept"
+    assert "on the host 8 of 64 (3 of preempted requests)" in text, "tiers come seldom, and are kept"
     seen.take(replace(frame(4, [], engine="b"), lanes=lanes))
     assert "2 for keys and values in transfer" in " ".join(shown(seen, width=140, height=0).split())
     seen.take(Frame(2, 1.0, 2.0, members=[Member("a")]))
     assert "tiny · b" not in shown(seen, width=140, height=0), "it is gone"
 
 
-def test_names_that_a_server_tells_do_not_steer_the_terminal() -> None:
+def test_names_that_a_server_sends_do_not_steer_the_terminal() -> None:
     seen = FeedState()
     seen.take(replace(HELLO, title="evil\x1b]0;owned\u202e"))
     lane = LanePart("lane\x1b[2J", 3, 2, "\x9bH", "b\x1b", [9], 1.5, {"\x1b[5m": 1})

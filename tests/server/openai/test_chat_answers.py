@@ -82,7 +82,7 @@ def test_a_call_that_was_cut_off_ends_by_its_length() -> None:
     assert choice["message"]["tool_calls"][0]["function"]["arguments"] == "{"
 
 
-def test_samples_are_parsed_apart() -> None:
+def test_samples_are_parsed_separately() -> None:
     one = call(ANSWER, n=2)
     taken = [event for pair in zip(events(len(ANSWER)), events(len(ANSWER), 1), strict=True) for event in pair]
     frames = frames_of(one, [[*taken, end(2)]])

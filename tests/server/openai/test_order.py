@@ -74,7 +74,7 @@ def test_text_after_a_call_is_shown_after_it() -> None:
 @pytest.mark.parametrize("parallel", [True, False])
 @settings(max_examples=60, deadline=None)
 @given(words=st.lists(st.sampled_from(_WORDS), min_size=1, max_size=14), each=st.integers(1, 14))
-def test_streams_tell_the_same_parts_in_the_same_order(parallel: bool, words: list[str], each: int) -> None:
+def test_streams_send_the_same_parts_in_the_same_order(parallel: bool, words: list[str], each: int) -> None:
     taken = [*events(len(words)), end()]
     for kind in ("responses", "messages"):
         answer = whole(of_kind(kind, words, parallel), taken)

@@ -199,7 +199,7 @@ def test_tokens_and_back() -> None:
     assert isinstance(back, PreparedAnswer) and json.loads(back.json) == dict.fromkeys(("prompt", "content"), "one two")
 
 
-def test_prompts_share_their_numbers_whoever_unpacks_them() -> None:
+def test_prompts_share_their_numbers_however_they_are_unpacked() -> None:
     longest = [Prompt(packed(range(start, 200_000, 7))) for start in range(7)]
     with ThreadPoolExecutor(4) as threads:
         unpacked = list(threads.map(Prompt.ids, longest * 3))

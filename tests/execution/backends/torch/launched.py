@@ -24,7 +24,7 @@ LAYER = 3  # of whatever number
 
 @dataclass(frozen=True)
 class Given:
-    """What a pass over tensors has: all of its layers are the one given here."""
+    """The parts of a pass over tensors: all of its layers are the one given here."""
 
     tensors: PassTensors | None = None
     cached: LayerKV | None = None
