@@ -11,9 +11,10 @@ from benchmarks.published.comparison import errors_of, groups, summary
 from benchmarks.published.fit import interval
 from benchmarks.published.lengths import lengths_of
 from benchmarks.published.measurements import Figures, Measurement, read_measurements
-from benchmarks.published.prediction import Prediction, predict, simulated, step_model
+from benchmarks.published.prediction import Prediction, predict, simulated, step_model, with_interval
 from benchmarks.published.rival import read_rival
 from inflight.models.arithmetic import active_parameters
+from inflight.simulate.efficiency import latency_spread, spread
 
 ALL = read_measurements()
 BELIEVED = [one for one in ALL if not one.doubt]
@@ -68,6 +69,16 @@ def test_a_held_out_run_comes_out_within_a_fifth() -> None:
     found = predict(run("qwen3-8b bf16, h100, vllm 0.11.0 async, 128/1024, 32 at once"))
     assert found.figures.output_tokens_per_s == pytest.approx(3910, rel=0.2)
     assert found.low.output_tokens_per_s < 3910 < found.high.output_tokens_per_s  # type: ignore[operator]
+
+
+def test_each_figure_has_the_ends_of_its_own_spread() -> None:
+    one = run("qwen3-8b bf16, h100, vllm 0.11.0 async, 128/1024, 32 at once")
+    found = with_interval(one, Figures(1000.0, 100.0, 10.0))
+    slow, fast = found.low, found.high
+    assert slow.output_tokens_per_s == 1000 / spread("h100", False, "low")
+    assert slow.ttft_ms == 100 * latency_spread("ttft", "low") and fast.ttft_ms == 100 * latency_spread("ttft", "high")
+    assert slow.tpot_ms == 10 * latency_spread("tpot", "low") and fast.tpot_ms == 10 * latency_spread("tpot", "high")
+    assert fast.output_tokens_per_s > 1000 > slow.output_tokens_per_s  # type: ignore[operator]
 
 
 def test_a_model_that_does_not_fit_has_no_figures() -> None:

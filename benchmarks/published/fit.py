@@ -258,10 +258,11 @@ def spreads(
     without: Mapping[str, Mapping[Key, float]],
     pool: ProcessPoolExecutor,
 ) -> dict[str, tuple[float, float]]:
-    """Return by kind of model between which factors published times lie beside predicted ones in four of five runs.
+    """Return between which factors published times lie beside predicted ones in four of five runs: times per token by
+    kind of model, TTFT and TPOT of all.
 
-    Times are those of all three figures. Each source is predicted from a fit without it; as "unmeasured", from the
-    figures of GPUs of which nothing is known, and no interval is wider than that.
+    Each source is predicted from a fit without it; as "unmeasured", from the figures of GPUs of which nothing is known,
+    and no interval of times per token is wider than that.
     """
     found: dict[str, list[tuple[str, float]]] = defaultdict(list)
     every = pool.map(_ratios, works, [without[work.measurement.source] for work in works])
@@ -269,12 +270,15 @@ def spreads(
         source, gpu = work.measurement.source, work.measurement.gpu.name
         mixture = any(layer.mlp.experts for layer in work.measurement.spec.layers)
         kind = "unmeasured" if not efficiency.has_own_spread(gpu) else "experts" if mixture else "dense"
-        found[kind] += [(source, ratio) for ratio in ratios]
+        for figure, ratio in ratios.items():
+            found[kind if figure == FIGURES[0] else figure.removesuffix("_ms")].append((source, ratio))
         if kind != "unmeasured":
             found["unmeasured"].append((source, math.exp(-work.error(_of_all_gpus(parameters)))))
-    sources = len({work.measurement.source for work in works})
-    ends = {kind: interval(ratios, max(0.0, 0.1 - 0.9 / sources)) for kind, ratios in found.items()}
-    lows, highs = zip(*ends.values(), strict=True)
+    ends = {}
+    for kind, of_kind in found.items():
+        sources = len({source for source, _ in of_kind})
+        ends[kind] = interval(of_kind, max(0.0, 0.1 - 0.9 / sources))
+    lows, highs = zip(*(ends[kind] for kind in ("dense", "experts", "unmeasured") if kind in ends), strict=True)
     return {**ends, "unmeasured": (min(lows), max(highs))}
 
 
@@ -286,17 +290,16 @@ def _of_all_gpus(parameters: Mapping[Key, float]) -> dict[Key, float]:
     return {**given, **{key: value for key, value in parameters.items() if key[0] in (efficiency.ELSE, *engines)}}
 
 
-def _ratios(work: Work, parameters: Mapping[Key, float]) -> list[float]:
-    """Return published over predicted times of a run, of each figure that was published."""
-    measurement = work.measurement
+def _ratios(work: Work, parameters: Mapping[Key, float]) -> dict[str, float]:
+    """Return published over predicted times of a run, by the figure that was published."""
+    measurement, found = work.measurement, dict[str, float]()
+    published = {figure: getattr(measurement.figures, figure) for figure in FIGURES}
     if not measurement.served:
-        return [math.exp(-work.error(parameters))]
+        return {next(figure for figure in FIGURES if published[figure]): math.exp(-work.error(parameters))}
     predicted = simulated(measurement, lambda _: model_of(measurement, parameters))
-    found = []
-    for figure in FIGURES:
-        ours, theirs = getattr(predicted, figure), getattr(measurement.figures, figure)
-        if ours and theirs:
-            found.append(ours / theirs if figure == FIGURES[0] else theirs / ours)
+    for figure, theirs in published.items():
+        if (ours := getattr(predicted, figure)) and theirs:
+            found[figure] = ours / theirs if figure == FIGURES[0] else theirs / ours
     return found
 
 

@@ -16,7 +16,7 @@ from inflight.core.types.plan import Capacity
 from inflight.metrics.observation import Observation
 from inflight.planning.machine import Hardware
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
-from inflight.simulate.efficiency import Efficiencies, spread
+from inflight.simulate.efficiency import Case, Efficiencies, latency_spread, spread
 from inflight.simulate.engine_costs import EngineCosts, engine_costs
 from inflight.simulate.hardware import Precision
 from inflight.simulate.roofline import Roofline
@@ -31,7 +31,7 @@ _SAMPLER_BYTES = 28
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Figures of a run as predicted, and with every step at the slow and at the fast end of the fit's spread."""
+    """Figures of a run as predicted, and at the slow and at the fast end of each figure's spread."""
 
     figures: Figures
     low: Figures
@@ -44,16 +44,16 @@ def predict(measurement: Measurement) -> Prediction:
 
 
 def with_interval(measurement: Measurement, figures: Figures) -> Prediction:
-    """Return the prediction of a run from its figures. Its times are sums of steps, so that the ends follow from the
-    spread alone; what the front end takes does not vary with it, and is little."""
+    """Return the prediction of a run from its figures, of which each has its own spread."""
+    return Prediction(figures, _at_end(measurement, figures, "low"), _at_end(measurement, figures, "high"))
+
+
+def _at_end(measurement: Measurement, figures: Figures, case: Case) -> Figures:
     with_experts = any(layer.mlp.experts for layer in measurement.spec.layers)
-    slow, fast = (spread(measurement.gpu.name, with_experts, case) for case in ("low", "high"))
-    return Prediction(figures, _scaled(figures, slow), _scaled(figures, fast))
-
-
-def _scaled(figures: Figures, factor: float) -> Figures:
-    speed, ttft, tpot = figures.output_tokens_per_s, figures.ttft_ms, figures.tpot_ms
-    return Figures(*(one and one * by for one, by in ((speed, 1 / factor), (ttft, factor), (tpot, factor))))
+    speed = 1 / spread(measurement.gpu.name, with_experts, case)
+    factors = speed, latency_spread("ttft", case), latency_spread("tpot", case)
+    values = figures.output_tokens_per_s, figures.ttft_ms, figures.tpot_ms
+    return Figures(*(one and one * by for one, by in zip(values, factors, strict=True)))
 
 
 def costs_name(measurement: Measurement) -> str:

@@ -41,7 +41,9 @@ from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.device import Device, always
 from inflight.records.json_text import json_text
 from inflight.simulate.replicas import ScalingResult
+from inflight.simulate.roofline import widening
 from inflight.simulate.simulation import Simulation, SimulationSetup, best_split, simulate
+from inflight.simulate.steps import StepModel
 from inflight.workload.workload import Workload
 
 
@@ -110,7 +112,10 @@ def command(
     summary, why = summary_of(run, warmup)
     show(f"Measured: {why}.")
     report(run, summary)
-    ends = [summary_of(_simulated(workload, one), warmup)[0] for one in _ends(setup, *devices)]
+    ends = [
+        widened(summary_of(_simulated(workload, one), warmup)[0], model)
+        for one, model in zip(_ends(setup, *devices), devices[0].cases, strict=False)
+    ]
     if ends:
         report_ends(summary, *ends)
     if output.as_json:
@@ -284,6 +289,11 @@ def _tiers(run: Simulation) -> TierStats | None:
     if not found:
         return None
     return TierStats(*(sum(getattr(one, name) for one in found) for name in TierStats.__slots__))
+
+
+def widened(summary: Summary, model: StepModel) -> Summary:
+    """Return a summary at an end of what is uncertain with TTFT and TPOT at theirs."""
+    return replace(summary, **{name: getattr(summary, name).times(by) for name, by in widening(model).items()})
 
 
 def report_ends(usual: Summary, slow: Summary, fast: Summary) -> None:

@@ -18,7 +18,7 @@ from inflight.planning.bottleneck import FULL
 from inflight.planning.parallel import run_all
 from inflight.planning.plan import Infeasible, Plan
 from inflight.planning.proposal import BUDGETS
-from inflight.planning.refinement import ENDS
+from inflight.planning.refinement import ENDS, widened
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import SHARES, Trial
 from inflight.planning.sizing import Candidate, TrialRunner, ceiling
@@ -84,8 +84,10 @@ class _Cell:
 
 def _run(runner: TrialRunner, cell: _Cell) -> Trial:
     machine = cell.candidate.machine
-    model = machine.cases[ENDS.index(cell.end)] if cell.end else None
-    return runner.run(cell.candidate, cell.rate, model=model)
+    if not cell.end:
+        return runner.run(cell.candidate, cell.rate)
+    model = machine.cases[ENDS.index(cell.end)]
+    return widened(runner.run(cell.candidate, cell.rate, model=model), model)
 
 
 def _layouts(answer: Plan | Infeasible, fast: bool) -> Iterator[Candidate]:

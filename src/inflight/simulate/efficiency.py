@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 Case = Literal["low", "typical", "high"]
+Latency = Literal["ttft", "tpot"]
+LATENCIES: tuple[Latency, ...] = ("ttft", "tpot")  # whose spread is known
 FILE = Path(__file__).with_name("efficiency.toml")
 ELSE = "else"  # figures where a GPU has none of its own
 CPU = "cpu"  # estimates for processors
@@ -82,13 +84,22 @@ def has_own_spread(gpu: str) -> bool:
 
 
 def spread(gpu: str, with_experts: bool, case: Case) -> float:
-    """Return the factor on a step's time at this end of the fit's spread; low is the slow one."""
+    """Return the factor on the time of a token, and so of a step, at this end of the fit's spread; low is the slow
+    one."""
+    return _end("unmeasured" if not has_own_spread(gpu) else "experts" if with_experts else "dense", case)
+
+
+def latency_spread(latency: Latency, case: Case) -> float:
+    """Return the factor on a latency at this end of the fit's spread."""
+    return _end(latency, case)
+
+
+def _end(name: str, case: Case) -> float:
     if case == "typical":
         return 1.0
-    kind = "unmeasured" if not has_own_spread(gpu) else "experts" if with_experts else "dense"
-    of_kind = _tables()["spread"][kind]
-    assert isinstance(of_kind, list)
-    return float(of_kind[1 if case == "low" else 0])
+    found = _tables()["spread"][name]
+    assert isinstance(found, list)
+    return float(found[1 if case == "low" else 0])
 
 
 # share of the large-step rate that steps of so many tokens reach (A100, Llama-3-8B; between them straight in log2)

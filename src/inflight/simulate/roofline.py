@@ -21,12 +21,14 @@ from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
 from inflight.simulate.collectives import all_reduce_seconds, expert_exchange_seconds, send_seconds
 from inflight.simulate.efficiency import (
+    LATENCIES,
     MAX_MEASURED_TOKENS,
     MIN_SHARD_BYTES,
     Case,
     Efficiencies,
     efficiencies,
     is_estimated,
+    latency_spread,
     reading_factor,
     saturation,
     shard_share,
@@ -37,6 +39,7 @@ from inflight.simulate.engine_costs import EngineCosts, engine_costs
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, packing
 from inflight.simulate.parallelism import Parallelism, as_parallelism, check_parallelism, uneven_stages
 from inflight.simulate.shards import ExpertShard, busiest_batch, cache_shards, linear_shard
+from inflight.simulate.steps import StepModel
 
 HALF = Parallelism(pipeline=2)  # of a batch
 NVLINK = "NVLink"
@@ -94,7 +97,7 @@ class Roofline:
         self._in_eight_bits = self._packing.matrix < ITEM_BYTES["bf16"] and gpu.computes(weights)
         self._layers = len(spec.layers)
         self._latent = sum(isinstance(layer.mixer, LatentAttention) for layer in spec.layers)
-        self._factor = spread(gpu.kernels, bool(self._weights.experts), case) * uneven_stages(spec, self.parallelism)
+        self._factor = spread(gpu.kernels, self.has_experts, case) * uneven_stages(spec, self.parallelism)
         self._shard = 2 * matrix_parameters(spec) / self._layers / self.parallelism.stage_gpus
         self._dense_shard = 2 * self._weights.matrices / self._layers
         self._sinks = self._shares.sinks if _has_sinks(spec) else 1.0
@@ -122,6 +125,10 @@ class Roofline:
     def is_estimated(self) -> bool:
         """Whether shares of the data sheet are estimates: nothing was measured of such GPUs."""
         return is_estimated(self.gpu.kernels)
+
+    @property
+    def has_experts(self) -> bool:
+        return bool(self._weights.experts)
 
     def seconds(self, features: Features) -> float:
         """Return how long a step takes."""
@@ -290,6 +297,19 @@ class Roofline:
         whole = max(whole, engine.token * features.samples)
         copied = features.moved_blocks * self._block_bytes / (self.gpu.host_gb_per_s * 1e9)
         return whole - kernels + copied
+
+
+def widening(model: StepModel) -> dict[str, float]:
+    """Return the factors on TTFT and TPOT, as simulated with steps at an end of what is uncertain, that take them to
+    their own ends: those of published runs are further off than speeds. Empty where steps were measured."""
+    if not isinstance(model, Roofline):
+        return {}
+    of_steps = spread(model.gpu.kernels, model.has_experts, model.case)
+    found = dict[str, float]()
+    for latency in LATENCIES:
+        factor = latency_spread(latency, model.case) / of_steps
+        found[latency] = max(1.0, factor) if model.case == "low" else min(1.0, factor)
+    return found
 
 
 def _overlapped(whole: tuple[Cost, ...], half: tuple[Cost, ...], exchange: float) -> tuple[Cost, ...]:
