@@ -85,6 +85,31 @@ def test_published_all_reduce_times_come_out(gpu: str, gpus: int, size: float, m
     assert all_reduce_seconds(find_gpu(gpu), gpus, size) * 1e6 == pytest.approx(microseconds, rel=0.25)
 
 
+# One stream: tokens of a prompt, and what others published of it and of the answer in tokens per second; 0: of none.
+# docs/planning-model.md has their sources.
+ALONE = {
+    ("rtx-4090", "llama-3-8b", "bf16"): (512, 9382, 54.8),
+    ("rtx-3090", "llama-3-8b", "bf16"): (512, 4445, 47.4),
+    ("gb10", "qwen3-30b-a3b", "int8"): (2048, 3176, 60.9),
+    ("strix-halo", "llama-3.2-3b", "int8"): (512, 2162, 60.9),
+    ("m3-max", "llama-3-8b", "bf16"): (512, 770, 22.0),
+    ("xeon-6980p", "llama-3.2-3b", "bf16"): (1024, 5919, 58.9),
+    ("xeon-6980p", "llama-3.2-3b", "int8"): (1024, 8063, 0),
+}
+
+
+@pytest.mark.parametrize(("where", "figures"), ALONE.items())
+def test_a_published_stream_alone_comes_out_within_a_sixth(
+    where: tuple[str, str, str], figures: tuple[int, float, float]
+) -> None:
+    gpu, model, weights = where
+    prompt, reading, answering = figures
+    roofline = Roofline(known_model(model), find_gpu(gpu), weights=weights)  # type: ignore[arg-type]
+    assert prompt / roofline.seconds(Features(prompt, 1, 1, 0, prompt**2 / 2)) == pytest.approx(reading, rel=1 / 6)
+    if answering:
+        assert 1 / roofline.seconds(Features(1, 1, 1, prompt, 0.0)) == pytest.approx(answering, rel=1 / 6)
+
+
 @pytest.mark.parametrize("gpu", data_sheets().gpus)
 @pytest.mark.parametrize("gpus", [2, 4, 8, 16])
 def test_larger_messages_never_take_less(gpu: str, gpus: int) -> None:

@@ -24,8 +24,10 @@ from inflight.simulate.shards import cache_shards, replicated_elements
 GIB = 2**30
 MEMORY_SHARE = 0.95  # of the data sheet's memory, for an engine; the driver and fragmentation take the rest
 # CUDA, kernels' workspaces and graphs, and with several GPUs a replica the buffers of collectives, as aiconfigurator
-# reserves them; together with MEMORY_SHARE about the 0.9 that vLLM takes of an 80 GB GPU by default.
+# reserves them; together with MEMORY_SHARE about the 0.9 that vLLM takes of an 80 GB GPU by default, which smaller ones
+# have as SYSTEM_SHARE.
 SYSTEM_BYTES = 3.5 * GIB
+SYSTEM_SHARE = 0.1
 COLLECTIVE_BYTES = 0.39e9
 LOGIT_BYTES = 4  # logits are computed in float32
 
@@ -144,7 +146,8 @@ def max_concurrent_sequences(
 ) -> MemoryBudget:
     """Return how many sequences of a length have their keys and values in one replica's memory at once.
 
-    KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.76 GB (4.15 GB with TP > 1) - states of
+    KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.76 GB, or a tenth of the memory where that is less
+    (with TP > 1 another 0.39 GB) - states of
     max_num_seqs sequences / TP - snapshots of states (`kv_blocks.default_checkpoints`) / TP, where activations = 2
     bytes · max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4 bytes · max_num_seqs · V / TP. Blocks = ⌊KV
     bytes / bytes of a block⌋; sequences = ⌊blocks / ⌈tokens_per_sequence / block_size⌉⌋. Bytes of a block = those of a
@@ -172,7 +175,7 @@ def max_concurrent_sequences(
     rows = math.ceil(max_num_seqs / one.data_attention)
     activations = _activation_bytes(spec, one, math.ceil(max_num_batched_tokens / one.batches), rows)
     states = rows * (state := stage * state_bytes(spec) / one.tensor)
-    taken = SYSTEM_BYTES + (COLLECTIVE_BYTES if one.gpus > 1 else 0.0)
+    taken = min(SYSTEM_BYTES, SYSTEM_SHARE * gpu.memory_bytes) + (COLLECTIVE_BYTES if one.gpus > 1 else 0.0)
     adapters = max_loras * ITEM_BYTES["bf16"] * adapter_parameters(spec, max_lora_rank)
     left = gpu.memory_bytes * MEMORY_SHARE - of_weights - activations - taken - states - adapters
     snapshots = default_checkpoints(rows, state, max(0.0, left)) if state else 0

@@ -63,6 +63,11 @@ def measured_family(gpu: str) -> str | None:
     return next((family for family in families if named.startswith(family)), None)
 
 
+def kernels_name(name: str, is_processor: bool) -> str:
+    """Return the name by which a GPU's shares are known: its own, of most processors that of all."""
+    return CPU if is_processor and measured_family(name) is None else name
+
+
 def is_estimated(gpu: str) -> bool:
     """Return whether the shares of a GPU are estimates: no run and no kernel of its like was fitted."""
     return measured_family(gpu) is None
@@ -72,7 +77,8 @@ def is_estimated(gpu: str) -> bool:
 def efficiencies(gpu: str) -> Efficiencies:
     """Return the shares of a GPU."""
     tables, family = _tables(), CPU if gpu == CPU else measured_family(gpu)
-    found = {**tables[ELSE], **({} if family is None else tables[family])}
+    own = {} if family is None else tables[family]
+    found = {**tables[ELSE], **tables.get(str(own.get("others")), {}), **own}
     return Efficiencies(**{one.name: float(found[one.name.replace("_", "-")]) for one in fields(Efficiencies)})  # type: ignore[arg-type]
 
 

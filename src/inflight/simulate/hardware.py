@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inflight.models.arithmetic import Packing
+from inflight.simulate.efficiency import kernels_name
 from inflight.simulate.gpu_names import find_name, nearest_name, spelled
 
 # Storage of weights, keys and values; four bits are for weights alone. Checkpoints in mxfp4, and of mixtures in nvfp4,
@@ -139,7 +140,7 @@ class Gpu:
     @property
     def kernels(self) -> str:
         """Return the name by which the efficiency of its kernels is known (`efficiency`)."""
-        return "cpu" if self.device == "cpu" else self.name
+        return kernels_name(self.name, self.device == "cpu")
 
     def ridge_tokens(self, precision: Precision = "bf16") -> float:
         """Return the tokens of a step from which on it is compute-bound: peak · bytes per weight / (2 · bandwidth),
