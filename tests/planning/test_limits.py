@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -66,13 +67,12 @@ def priced_rate() -> tuple[TrialRunner, Candidate]:
 
 def test_measurements_are_the_largest_parts_of_the_interval() -> None:
     runner, best = priced_rate()
-    found = measurements(runner, best, 100, 80, 150, (0.7 * best.rate, 1.3 * best.rate))
+    found = measurements(runner, best, 50, 39, 72, (0.7 * best.rate, 1.3 * best.rate))
     assert len(found) == 2 and all(one.part >= other.part for one, other in pairwise(found))
     for one in found:
-        low, high = one.replicas_interval
-        assert high is not None and 80 <= low <= 100 <= high < 150
         slow, fast = one.rate_interval
         assert 0.7 * best.rate < slow < best.rate < fast < 1.3 * best.rate
+        assert one.replicas_interval == (math.ceil(100.0 / fast), math.ceil(100.0 / slow))
     assert found[0].replicas_interval[1] <= found[1].replicas_interval[1]  # type: ignore[operator]
 
 

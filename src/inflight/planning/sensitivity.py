@@ -2,8 +2,8 @@
 
 A class of work is uncertain by its spread (`Machine.cases`), and the answer follows it by a derivative, which the
 closed form gives: the rate that it expects with this class alone at its slow end. The product is the class's part of
-the interval. With a class measured, its part is gone: of n replicas between a and b, n·(a/n)^(1-part) to
-n·(b/n)^(1-part) are left.
+the interval. With a class measured, its part is gone: of a rate r of a replica between a and b, r·(a/r)^(1-part) to
+r·(b/r)^(1-part) are left, and the replicas follow from those.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from inflight.core.types.features import Features
-from inflight.planning.sizing import Candidate, TrialRunner, expected_rate
+from inflight.planning.sizing import Candidate, TrialRunner, expected_rate, whole_engines
 from inflight.planning.steady import mixed_step
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.steps import StepModel
@@ -70,6 +70,7 @@ def measurements(
     if not isinstance(model, Roofline) or not best.machine.cases or rates[0] == rates[1]:
         return ()
     typical, found = expected_rate(runner, best, model), dict[str, float]()
+    demand = runner.question.demand.rate
     for bound, factor in _slow_factors(runner, best, model, best.machine.cases[0]).items():
         rate = expected_rate(runner, best, ScaledWork(model, bound, factor))
         found[bound] = max(0.0, math.log(typical / rate))
@@ -77,9 +78,10 @@ def measurements(
     parts = sorted(((drop / whole, bound) for bound, drop in found.items()), reverse=True)[:SHOWN]
 
     def measured(bound: str, part: float) -> Measurement:
-        ends = _left(replicas, low, part), None if high is None else _left(replicas, high, part)
         slow, fast = (best.rate * math.pow(rate / best.rate, 1 - part) for rate in rates)
-        return Measurement(bound, part, ends, (slow, fast))
+        fewest = min(replicas, max(low, whole_engines(demand / fast)))
+        most = None if high is None else max(replicas, min(high, whole_engines(demand / slow)))
+        return Measurement(bound, part, (fewest, most), (slow, fast))
 
     return tuple(measured(bound, part) for part, bound in parts if part >= MIN_PART)
 
@@ -95,9 +97,3 @@ def _slow_factors(runner: TrialRunner, best: Candidate, model: Roofline, slow: S
         for one, typical in zip(costs, model.costs(step), strict=True):  # classes as they are typically
             sums[typical.bound] = sums.get(typical.bound, 0.0) + one.seconds
     return {bound: slowest[bound] / seconds for bound, seconds in usual.items() if seconds > 0}
-
-
-def _left(replicas: int, end: int, part: float) -> int:
-    """Return an end of the interval without a measured class's part of it."""
-    exact = replicas * math.pow(end / replicas, 1 - part)
-    return max(end, math.floor(exact)) if end < replicas else min(end, math.ceil(exact))

@@ -157,7 +157,8 @@ class Candidate:
 
     @property
     def highest(self) -> float:
-        """Return the requests/s of a replica up to which the SLOs are met, in the search and at the planned load."""
+        """Return the highest requests/s of a replica that meet the SLOs, or the fewest at which the planned load missed
+        them."""
         return self.missed_at or self.rate
 
     def replicas(self, demand: Demand) -> int:
