@@ -56,7 +56,7 @@ def test_an_added_replica_leaves_room_up_to_where_the_slos_were_missed(monkeypat
     found = plan(question, fast=True)
     assert isinstance(found, Plan) and found.replicas == 3 and found.chosen.rate == pytest.approx(20 / 3)
     assert found.utilisation == pytest.approx(2 / 3)
-    assert "(67% of the highest rate that meets the SLOs)" in as_text(found)
+    assert "(67% of 10 requests/s, at which an SLO is missed)" in as_text(found)
     (headroom,) = (sentence for sentence in found.warnings if "headroom" in sentence)
     assert "each other one gets 10 requests/s, and an SLO was found to be missed at 10; 4 replicas bear" in headroom
 
