@@ -28,6 +28,7 @@ from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
 from inflight.planning.sensitivity import Measurement
 from inflight.planning.separation import SeparateClass
+from inflight.planning.simulated_blocks import in_simulated_blocks
 from inflight.planning.simulation import ROUTER, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner
 from inflight.planning.spot import Spot
@@ -135,6 +136,11 @@ class Plan:
             return ranked_on(self.question.gpus, self.chosen, self.question.demand.rate, others)
         layouts = () if self.layouts is None else self.layouts.needs
         return ranked(self.chosen, self.replicas, others, layouts, self.question.demand)
+
+    @property
+    def simulated_block(self) -> int:
+        """Return the tokens of a trial's blocks."""
+        return in_simulated_blocks(self.chosen.machine, self.traffic).block_size
 
     @property
     def extrapolated(self) -> bool:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from inflight.core.options import OptionValues
 from inflight.core.types.features import Features
 from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.core.types.request import Request
@@ -24,6 +25,7 @@ from inflight.planning.machine import Machine
 from inflight.planning.queues import class_behind, grows
 from inflight.planning.rendering import milliseconds
 from inflight.planning.slos import undecided
+from inflight.routing.registry import BLOCK, ROUTERS
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.engine_costs import front_end_costs
@@ -92,6 +94,7 @@ def simulate_run(
             lambda number: model,
             replicas,
             topology.router,
+            router_options=_router_options(topology.router, machine.block_size),
             drafts=topology.drafts,
             depth=machine.depth,
         )
@@ -101,6 +104,11 @@ def simulate_run(
         return simulate(workload, SimulationSetup(pool(config, topology.replicas), front_end=front_end))
     two = pool(config, pools.prefill), pool(pools.config, pools.decode)
     return simulate(workload, SimulationSetup(*two, pools.link, disagg_mode=pools.disagg_mode, front_end=front_end))
+
+
+def _router_options(router: str, block_size: int) -> OptionValues:
+    """Return the options of a router that remembers prompts in blocks as large as the engines'."""
+    return OptionValues({BLOCK.name: block_size} if BLOCK in ROUTERS[router].options else {})
 
 
 def _with_tiers(pool: Pool, machine: Machine, tiers: Tiers) -> Pool:

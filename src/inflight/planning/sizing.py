@@ -23,6 +23,7 @@ from inflight.planning.machine import Machine
 from inflight.planning.proposal import Overrides, Proposal, budgets_of, propose, rows_in_memory
 from inflight.planning.rendering import sentence
 from inflight.planning.search import Capacity, find_capacity
+from inflight.planning.simulated_blocks import in_simulated_blocks
 from inflight.planning.simulation import ROUTER, Tiers, Topology, Trial, try_out
 from inflight.planning.steady import DRAIN, FILL, Length, length, prompt_seconds, rows_at, steady_state
 from inflight.planning.traffic import Traffic
@@ -215,9 +216,10 @@ class TrialRunner:
         traffic, digest = self._figures(demand)
         residents = rows_at(model or candidate.machine.model, traffic, rate, candidate.config.max_num_seqs)
         run, seed = self._length(candidate, rate, topology, residents, reads, decides), self.question.seed + seed
-        config = config or candidate.config
-        asked, measured, slos = (rate * topology.engines, run.requests, seed), (run.begin, run.end), self.question.slos
-        e2e, engines = residents / rate, topology.engines
+        config, e2e, engines = config or candidate.config, residents / rate, topology.engines
+        asked, measured, slos = (rate * engines, run.requests, seed), (run.begin, run.end), self.question.slos
+        copies = topology.tiers is not None or config.scheduling.preemption != "recompute"
+        simulated = candidate.machine if copies else in_simulated_blocks(candidate.machine, self.traffic)
 
         def trial() -> Trial:
             begun = demand.started(e2e)
@@ -225,7 +227,7 @@ class TrialRunner:
             # Where no prompt shares a prefix, no lookup is faster. Recorded prompts may begin alike.
             shares = topology.pools is not None or any(one.prefix or one.prompt for one in offered.entries)
             own = config if shares else replace(config, enable_prefix_caching=False)
-            made = try_out(candidate.machine, own, offered, slos, model, topology, measured=measured)
+            made = try_out(simulated, own, offered, slos, model, topology, measured=measured)
             found = made.summary.e2e.mean or e2e
             reached = begun.reached(rate * engines, found) / engines
             # Open conversations that wait for answers send less than they would: missed is what they would send.
@@ -233,18 +235,16 @@ class TrialRunner:
 
         if self._cache is None or config.has_plugins:  # whose code the cache does not know
             return trial()
-        machine = replace(candidate.machine, cases=(), price_per_hour=None)
+        machine = replace(simulated, cases=(), price_per_hour=None)
         inputs = (machine, config.without_reasons(), digest, asked, e2e, model, topology, measured)
         return self._cache.get_or_run(inputs, slos, trial)
 
     def _figures(self, demand: Demand) -> tuple[Traffic, bytes]:
         """Return a demand's traffic, which takes as long as a short trial, and its digest."""
-        for known, traffic, digest in self._demands:
-            if known is demand:
-                return traffic, digest
-        traffic, digest = traffic_of(demand), demand_digest(demand)
-        self._demands = [self._demands[0], *self._demands[1:][-3:], (demand, traffic, digest)]
-        return traffic, digest
+        if (found := next((one for one in self._demands if one[0] == demand), None)) is None:
+            found = demand, traffic_of(demand), demand_digest(demand)
+            self._demands = [self._demands[0], *self._demands[1:][-3:], found]
+        return found[1:]
 
     def _length(
         self, candidate: Candidate, rate: float, topology: Topology, residents: float, reads: float, decides: bool

@@ -100,8 +100,9 @@ def analyze_traffic(workload: Workload) -> Traffic:
     """Return the figures of a workload; raise ValueError for one without entries.
 
     Of requests with prompts of p and answers of o tokens: mean_context = Σ o·(p + o/2) / Σ o tokens; shared = tokens of
-    whole blocks that an earlier prompt had at the same position after the same beginning / Σ p. Blocks are those of
-    shared prefixes, and of prompts that the workload has. Rates and gaps: as of `analyze_arrivals`.
+    whole blocks that an earlier prompt, or the conversation so far, had at the same position after the same beginning /
+    Σ p. Blocks are those of shared prefixes, and of prompts that the workload has. Rates and gaps: as of
+    `analyze_arrivals`.
     """
     entries, coming = workload.entries, analyze_arrivals(workload)
     fresh = list(_fresh(workload))
@@ -140,7 +141,7 @@ def _fresh(workload: Workload) -> Iterator[int]:
     """Yield the tokens of each prompt that no earlier one had."""
     entries, seen = workload.entries, set[int]()  # hashes of blocks with all before them
     for entry in entries:
-        if entry.prompt is not None and entry.after is not None:  # it adds this to the conversation so far
+        if entry.after is not None:  # it adds to the conversation so far
             before = entries[entry.after]
             so_far = min(entry.prompt_tokens, before.prompt_tokens + before.output_tokens)
             yield entry.prompt_tokens - so_far // BLOCK_SIZE * BLOCK_SIZE

@@ -30,7 +30,7 @@ from inflight.workload.workload import NO_TARGETS, WorkloadError
 
 T = TypeVar("T")
 _SINGLE = Fixed(1)
-_SESSION_BLOCK = 16  # tokens, at most; less where shared prefixes do not end at such a border
+_SESSION_BLOCK = 1024  # tokens, at most; less where shared prefixes do not end at such a border
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +109,9 @@ class Sessions:
 
 
 def session_block_size(shared: SharedPrefixes) -> int:
-    """Return the tokens per content id of a session's prompts."""
-    return math.gcd(_SESSION_BLOCK, shared.block_size)
+    """Return the tokens per content id of a session's prompts: as many as divide its shared parts."""
+    whole = shared.block_size or _SESSION_BLOCK
+    return next(size for size in range(min(whole, _SESSION_BLOCK), 0, -1) if whole % size == 0)
 
 
 def session_ids(session: str, shared: tuple[int, ...], prompt_tokens: int, block_size: int) -> tuple[int, ...]:
