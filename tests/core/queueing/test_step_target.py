@@ -31,6 +31,22 @@ def test_a_step_is_as_long_as_is_worth_its_setup(setup: float) -> None:
     assert abs(tokens - max(worth, least)) <= 2
 
 
+def test_what_streams_take_in_any_case_is_setup() -> None:
+    """Sampling and contexts are due whatever is added, so that a crowd's step may be as long as one with that setup."""
+    latency = LatencyModel()
+    for number in range(400):
+        size, rows, context = 1 + number % 50, 1 + number % 7, 100 * (number % 11)
+        seconds = 0.004 + EACH * size + 0.0005 * rows + 1e-6 * context
+        latency.observe(Features(size, rows, rows, context, 0.0), seconds)
+    streams = [Chunk(number, 0, 500, 1, (), 1) for number in range(20)]
+    left = TOKENS - len(streams)
+    setup = 0.004 + 0.0005 * len(streams) + 1e-6 * 20 * 501
+    full = setup + EACH * TOKENS
+    seconds = setup * full / (full - EFFICIENCY * (full - setup))
+    added = (seconds - setup - EACH * len(streams)) / (EACH + 0.0005)  # as if each were a stream
+    assert StepTarget(latency).background_tokens(["auto"], streams, left) == pytest.approx(added, abs=2)
+
+
 def test_the_shortest_target_counts() -> None:
     target = learnt(0.03)
     automatic = target.background_tokens(["auto"], STREAM, TOKENS - 1)

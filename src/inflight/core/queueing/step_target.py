@@ -43,14 +43,16 @@ class StepTarget:
             return budget
         if step.prefill_context:
             return 0  # a step with a foreground prompt is full enough, and its length is part of a TTFT
-        automatic = self._efficient_step(step.tokens + budget)
+        automatic = self._efficient_step(step, budget)
         target = min(automatic if one == "auto" else math.inf if one == "off" else one for one in targets)
         return min(budget, self._latency.max_extra_decodes(step, target))
 
-    def _efficient_step(self, tokens: int) -> float:
-        """Return the seconds t of the shortest step with `EFFICIENCY` of the tokens per second of one of so many
-        tokens: (t - setup) / t = EFFICIENCY * (full - setup) / full."""
-        setup, full = (self._latency.seconds(Features(size, 0, 0, 0, 0.0)) for size in (0, tokens))
+    def _efficient_step(self, step: Features, budget: int) -> float:
+        """Return the seconds t of the shortest step with `EFFICIENCY` of the tokens per second of one that has so many
+        tokens more: (t - setup) / t = EFFICIENCY * (full - setup) / full. Reading contexts and sampling are setup, too:
+        they are due whatever is added, and a fit takes the one for the other where as many rows run all the time."""
+        sizes = (0, step.tokens + budget)
+        setup, full = (self._latency.seconds(structs.replace(step, tokens=size)) for size in sizes)
         if not setup:
             return MIN_TARGET * full
         return max(MIN_TARGET * full, setup * full / (full - EFFICIENCY * (full - setup)))
