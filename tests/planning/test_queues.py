@@ -55,13 +55,14 @@ def test_what_waiting_grows_by_is_a_share_of_the_run() -> None:
     assert grows(Trend(rise=1.9, z=3.6, typical=4.0), 38.0), "5 % more than is served, behind a long queue"
     assert not grows(Trend(rise=1.9, z=1.0, typical=0.3), 38.0)
     assert not grows(None, 38.0)
+    assert not grows(Trend(rise=1.9, z=3.6, typical=4.0), 38.0, share=0.25), "all waits in a lane with little work"
 
 
 @pytest.mark.parametrize(("of_batch", "behind"), [(0.5, "batch"), (0.0, "")])
 def test_each_class_is_judged_by_itself(of_batch: float, behind: str) -> None:
     """The wait of one says nothing of another: chat's own waiting is that of a filling engine."""
 
-    def seen(traffic: str, at: float, waited: float) -> Observation:
+    def seen(traffic: str, at: float, waited: float, lane: str = "") -> Observation:
         times = {
             "intended": at,
             "sent": at,
@@ -69,9 +70,11 @@ def test_each_class_is_judged_by_itself(of_batch: float, behind: str) -> None:
             "last_token": at + waited,
             "ended": at + waited,
         }
-        return Observation("", traffic=traffic, output_tokens=1, longest_output=1, **times)
+        return Observation("", traffic=traffic, lane=lane, output_tokens=1, longest_output=1, **times)
 
     chat = [seen("chat", n / 5, 0.05 + 0.004 * min(n, 50)) for n in range(500)]
     batch = [seen("batch", n * 1.0, 1.0 + of_batch * n) for n in range(100)]
     assert class_behind([*chat, *batch], 100.0) == behind
+    low = [seen("batch", n * 1.0, 1.0 + 0.1 * n, lane="batch") for n in range(100)]
+    assert class_behind([*chat, *low], 100.0) == "", "10 % more is late, of a lane with a sixth of the work"
     assert class_behind(batch, 100.0) == "", "a single class is judged as the whole run is"
