@@ -16,12 +16,14 @@ from inflight.planning.layouts import CHUNKED, DISAGGREGATED, Layout, LayoutNeed
 from inflight.planning.limits import limit_cost
 from inflight.planning.machine import Hardware, Machine
 from inflight.planning.ranking import ranked, ranked_on
+from inflight.planning.rendering import sentence
 from inflight.planning.sensitivity import ScaledWork, measurements
 from inflight.planning.simulation import Pools
 from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, measure
 from inflight.planning.steady import mixed_step
 from inflight.simulate.disagg import Link
 from inflight.simulate.hardware import find_gpu
+from inflight.simulate.parallelism import Parallelism
 
 from .builders import drawn, machine
 
@@ -116,6 +118,23 @@ def test_plans_are_ranked_by_price_and_equal_ones_stand_once() -> None:
     assert [one.is_chosen for one in found] == [False, True, False]
     assert [one.engines for one in found] == [(2, 2), (8,), (8,)]
     assert found[1].per_hour == 16.0
+    assert found[0].settings["strategy"] == "chunked"
+    assert found[0].decode_settings["max-num-seqs"] == best.config.max_num_seqs
+
+
+def test_a_cheaper_plan_names_its_settings_and_the_options_that_ask_for_it() -> None:
+    _, best = measured("ttft=4000(p99)")
+    demand = drawn(8 * best.rate)
+    whole = replace(best.config.scheduling, strategy="continuous")
+    config = replace(best.config, max_num_seqs=5, max_num_batched_tokens=None, scheduling=whole)
+    pair = replace(best, machine=replace(best.machine, name="pair", parallelism=Parallelism(2)))
+    quicker = replace(best, rate=2 * best.rate, config=config)
+    found = ranked(best, 8, [quicker, replace(pair, rate=best.rate / 2)], (), demand)
+    assert [one.asked_by for one in found] == ["--strategy continuous", "", "--tensor-parallel 2"]
+    said = sentence("better_plan", plans=found, unit="GPU")
+    assert said.startswith("cheapest that was found: 4 replicas of box, continuous, 4 GPUs; each with --strategy")
+    assert "--max-num-seqs 5" in said and "policy" not in said
+    assert "the same question with --strategy continuous is answered by that layout" in said
 
 
 def test_on_so_many_gpus_plans_are_ranked_by_what_they_serve() -> None:

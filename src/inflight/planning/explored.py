@@ -207,6 +207,9 @@ def _about(answer: Plan | Infeasible, runs: int) -> Iterator[str]:
             f"The plan itself: {counted(answer.replicas, 'replica')} of {answer.chosen.machine.name}{span}, by longer "
             "trials at that very load. Where this page says another number there, the plan's is the better one."
         )
+        if not (plans := answer.ranked())[0].is_chosen:
+            better = sentence("better_plan", plans=plans, unit=answer.chosen.machine.unit)
+            yield f"{better[0].upper()}{better[1:]}. The settings here are those of the plan."
     else:
         yield "The plan found no number of replicas that keeps the SLOs; with other limits there may be one."
     if any(slo.traffic for slo in answer.question.slos):

@@ -8,14 +8,17 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from inflight.planning.demand import Demand
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.layouts import DISAGGREGATED, MIXED, LayoutNeed
 from inflight.planning.sizing import Candidate
 
 
 class RankedPlan(Struct, frozen=True):
     """A plan that meets the SLOs. engines: replicas, or those of each pool. per_hour: US dollars; None: not known.
-    is_chosen: whether it is the one whose settings the answer has. rate: requests/s that so many GPUs serve, where that
-    is asked; None: all serve the demand."""
+    is_chosen: whether it is the one that the rest of the answer is of. rate: requests/s that so many GPUs serve, where
+    that is asked; None: all serve the demand. settings: options of each engine, with pools of each prefill engine.
+    decode_settings: of each decode engine. asked_by: options with which the same question is answered by this plan; "":
+    there are none."""
 
     name: str
     engines: tuple[int, ...]
@@ -23,6 +26,9 @@ class RankedPlan(Struct, frozen=True):
     per_hour: float | None
     is_chosen: bool = False
     rate: float | None = None
+    settings: dict[str, str | int | float | bool] = {}
+    decode_settings: dict[str, str | int | float | bool] = {}
+    asked_by: str = ""
 
     @property
     def key(self) -> tuple[float, float, int, bool]:
@@ -47,7 +53,7 @@ def ranked(
         demand: That each plan serves.
     """
     found = [_of_candidate(chosen, replicas, is_chosen=True)]
-    for one in (*_of_layouts(layouts, demand), *_of_candidates(others, demand)):
+    for one in (*_of_layouts(layouts, demand, chosen), *_of_candidates(others, demand, chosen)):
         if one.name not in {other.name for other in found}:
             found.append(one)
     return sorted(found, key=lambda one: one.key)
@@ -59,31 +65,57 @@ def ranked_on(gpus: int, chosen: Candidate, served: float, others: Iterable[Cand
     for one in others:
         engines = gpus // one.machine.gpus
         if one.rate and engines:
-            found.append(_of_candidate(one, engines, rate=one.rate * engines))
+            found.append(_of_candidate(one, engines, rate=one.rate * engines, asked_by=_asked_by(one, chosen)))
     found = list({one.name: one for one in reversed(found)}.values())  # the chosen one stands first
     return sorted(found, key=lambda one: one.key)
 
 
-def _of_candidates(others: Iterable[Candidate], demand: Demand) -> Iterator[RankedPlan]:
+def _of_candidates(others: Iterable[Candidate], demand: Demand, chosen: Candidate) -> Iterator[RankedPlan]:
     for one in others:
         if one.rate:
-            yield _of_candidate(one, one.replicas(demand))
+            yield _of_candidate(one, one.replicas(demand), asked_by=_asked_by(one, chosen))
 
 
-def _of_candidate(one: Candidate, replicas: int, *, is_chosen: bool = False, rate: float | None = None) -> RankedPlan:
+def _of_candidate(
+    one: Candidate, replicas: int, *, is_chosen: bool = False, rate: float | None = None, asked_by: str = ""
+) -> RankedPlan:
     name = f"{one.machine.name}, {one.config.strategy}"
-    return RankedPlan(name, (replicas,), replicas * one.machine.gpus, _price(one, replicas), is_chosen, rate)
+    gpus, price = replicas * one.machine.gpus, _price(one, replicas)
+    return RankedPlan(name, (replicas,), gpus, price, is_chosen, rate, _settings(one.config), asked_by=asked_by)
 
 
-def _of_layouts(needs: Iterable[LayoutNeed], demand: Demand) -> Iterator[RankedPlan]:
+def _of_layouts(needs: Iterable[LayoutNeed], demand: Demand, chosen: Candidate) -> Iterator[RankedPlan]:
     for need in needs:
         layout, engines, gpus = need.layout, need.engines(demand), need.gpus(demand)
         if engines is None or gpus is None:
             continue
         kind = {DISAGGREGATED: "disaggregated", MIXED: "mixed"}.get(layout.name, layout.config.strategy)
         tier = "" if layout.tiers is None else ", with a folder" if layout.tiers.folder else ", with host memory"
-        name = f"{layout.candidate.machine.name}, {kind}{tier}"
-        yield RankedPlan(name, engines, gpus, _price(layout.candidate, sum(engines)))
+        yield RankedPlan(
+            f"{layout.candidate.machine.name}, {kind}{tier}",
+            engines,
+            gpus,
+            _price(layout.candidate, sum(engines)),
+            settings=_settings(layout.config),
+            decode_settings={} if layout.pools is None else _settings(layout.pools.config),
+            asked_by="" if layout.pools or layout.tiers else _asked_by(layout.candidate, chosen),
+        )
+
+
+def _settings(config: EngineConfig) -> dict[str, str | int | float | bool]:
+    return {name: one.value for name, one in config.options().items()}
+
+
+def _asked_by(one: Candidate, chosen: Candidate) -> str:
+    """Return the options by which a candidate differs from the chosen one."""
+    divided = one.machine.parallelism
+    parts = [f"--strategy {one.config.strategy}"] if one.config.strategy != chosen.config.strategy else []
+    if divided != chosen.machine.parallelism:
+        parts += [f"--tensor-parallel {divided.tensor}"]
+        parts += [f"--data-parallel {divided.data_attention}"] if divided.data_attention > 1 else []
+        parts += ["--expert-parallel"] if divided.expert > 1 else []
+        parts += [f"--pipeline-parallel {divided.pipeline}"] if divided.pipeline > 1 else []
+    return " ".join(parts)
 
 
 def _price(one: Candidate, engines: int) -> float | None:
