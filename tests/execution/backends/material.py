@@ -305,6 +305,27 @@ class OnArrays:
         )
 
 
+HEAD_SHAPES = (  # dim, heads, kv_heads, block size, window
+    *((64, 14, 2, 16, 0), (128, 4, 4, 32, 0), (80, 6, 2, 48, 0), (32, 3, 1, 16, 20)),
+    *((64, 4, 2, 64, 100), (10, 2, 1, 16, 7), (24, 100, 1, 16, 0), (72, 2, 2, 32, 0)),
+)
+
+
+def same_rows_and_logits(ops: Any, reference: Any, dtype: str, table: Any, hold: str) -> tuple[Array, Array]:
+    """Look rows of a tied table of 150 x 47 up, and multiply by it; assert that both have the same bits. Return the ids
+    and their rows."""
+    ids, x, found = np.array([0, 149, 63, 64, 65, 7, 7], np.int32), held(dtype, normal(2, 3, 47)), []
+    for one in (ops, reference):
+        packed = one.pack_table(table, hold=hold)
+        rows, logits = np.full((7, 47), np.nan, np.float32), np.empty((3, 150), np.float32)
+        one.embed(packed, ids, rows)
+        one.linear(x, packed.linear, logits)
+        found.append((rows, logits))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    return ids, found[0][0]
+
+
 def position_bias(heads: int, length: int) -> Array:
     """Make a bias for distances below `length`, as attention takes it: all numbers differ, and unused ones are NaN."""
     every = np.full((heads, 2 * length + 63), np.nan, np.float32)

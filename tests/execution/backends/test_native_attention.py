@@ -18,7 +18,7 @@ from inflight.execution.backends.channel_mixing import mixed_channels
 from inflight.execution.backends.protocol import AttentionMetadata, KVLayer, KVShape, RopeTable
 
 from .conftest import ISAS, ops_for
-from .material import Case, act, metadata_of, normal, position_bias, read, rope_table
+from .material import HEAD_SHAPES, Case, act, metadata_of, normal, position_bias, read, rope_table
 
 
 def close(dtype, out, want):
@@ -41,19 +41,7 @@ def test_rotation_of_queries(ops, reference, dtype, dim, heads, kv_heads, norms)
     np.testing.assert_allclose(*got, rtol=2**-7 if dtype == "bfloat16" else 1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("dim", "heads", "kv_heads", "block", "window"),
-    [
-        (64, 14, 2, 16, 0),
-        (128, 4, 4, 32, 0),
-        (80, 6, 2, 48, 0),
-        (32, 3, 1, 16, 20),
-        (64, 4, 2, 64, 100),
-        (10, 2, 1, 16, 7),
-        (24, 100, 1, 16, 0),
-        (72, 2, 2, 32, 0),
-    ],
-)
+@pytest.mark.parametrize(("dim", "heads", "kv_heads", "block", "window"), HEAD_SHAPES)
 def test_attention(ops, reference, dtype, dim, heads, kv_heads, block, window):
     shape = KVShape.uniform(2, block, kv_heads, dim)
     lengths = [1, 16, 17, 70, 150]

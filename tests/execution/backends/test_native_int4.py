@@ -17,7 +17,7 @@ from inflight.execution.backends.reference import ReferenceBackend
 
 from .batches import assert_same_bits_in_every_batch
 from .conftest import ISAS, ops_for
-from .material import OnArrays, act, held, normal, read
+from .material import OnArrays, act, held, normal, read, same_rows_and_logits
 from .test_int4 import MXFP4, matrix, out_of_order
 
 SHAPES = [(0, 20, 12), (1, 1, 1), (2, 65, 34), (5, 33, 18), (13, 130, 200), (33, 17, 4099), (200, 80, 96)]
@@ -156,18 +156,9 @@ def test_weights_take_a_little_more_than_half_of_int8(isa):
 def test_a_tied_table_gives_rows_and_logits(ops, reference, dtype, come):
     table = normal(1, 150, 47) if come == "plain" else matrix(150, 47, 16, offsets=True)
     table = out_of_order(table) if come == "out of order" else table
-    ids, x = np.array([0, 149, 63, 64, 65, 7, 7], np.int32), held(dtype, normal(2, 3, 47))
-    outs = []
-    for one in (ops, reference):
-        packed = one.pack_table(table, hold="int4")
-        rows, logits = np.full((7, 47), np.nan, np.float32), np.empty((3, 150), np.float32)
-        one.embed(packed, ids, rows)
-        one.linear(x, packed.linear, logits)
-        outs.append((rows, logits))
-    np.testing.assert_array_equal(outs[0][0], outs[1][0])
-    np.testing.assert_array_equal(outs[0][1], outs[1][1])
+    ids, rows = same_rows_and_logits(ops, reference, dtype, table, "int4")
     meant = dequantized(table)[ids]
-    assert np.all(np.abs(outs[0][0] - meant) <= np.abs(meant).max(axis=1, keepdims=True) / 6)
+    assert np.all(np.abs(rows - meant) <= np.abs(meant).max(axis=1, keepdims=True) / 6)
 
 
 @pytest.mark.parametrize("columns", [96, 4400])  # in one block and in two

@@ -20,7 +20,7 @@ from inflight.execution.backends.protocol import KVShape, RopeTable
 from inflight.execution.backends.reference import ReferenceBackend
 
 from .conftest import ISAS, ops_for
-from .material import Case, OnArrays, act, held, metadata_of, normal, read, rope_table
+from .material import HEAD_SHAPES, Case, OnArrays, act, held, metadata_of, normal, read, rope_table
 
 
 def quantized(layers: int, block: int, kv_heads: int, dim: int) -> KVShape:
@@ -33,20 +33,7 @@ def close(dtype, out, want):
     np.testing.assert_allclose(read(dtype, out), read(dtype, want), **bound)
 
 
-@pytest.mark.parametrize(
-    ("dim", "heads", "kv_heads", "block", "window"),
-    [
-        (64, 14, 2, 16, 0),
-        (128, 4, 4, 32, 0),
-        (80, 6, 2, 48, 0),
-        (32, 3, 1, 16, 20),
-        (64, 4, 2, 64, 100),
-        (10, 2, 1, 16, 7),
-        (24, 100, 1, 16, 0),
-        (72, 2, 2, 32, 0),
-        (1024, 2, 1, 16, 0),
-    ],
-)
+@pytest.mark.parametrize(("dim", "heads", "kv_heads", "block", "window"), [*HEAD_SHAPES, (1024, 2, 1, 16, 0)])
 def test_attention(ops, reference, dtype, dim, heads, kv_heads, block, window):
     lengths = [1, 16, 17, 70, 150]
     out, want = (

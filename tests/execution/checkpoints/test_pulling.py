@@ -122,11 +122,10 @@ def test_what_is_cached_is_used_without_the_hub_and_without_writing(hub: FakeHub
     )
 
 
-def test_of_two_pulls_one_waits_and_says_so(hub: FakeHub, tmp_path: Path) -> None:
-    lock = tmp_path / "hub" / ".locks" / "models--owner--name" / "pull.lock"
+def steps_behind(lock: Path, hub: FakeHub, *unread: str) -> list[PullStep]:
+    """Pull while the lock is held, until it waits, and then to its end. unread: files that it does not read before."""
     lock.parent.mkdir(parents=True)
-    waits = threading.Event()
-    steps: list[PullStep] = []
+    waits, steps = threading.Event(), list[PullStep]()
 
     def note(step: PullStep) -> None:
         steps.append(step)
@@ -138,8 +137,14 @@ def test_of_two_pulls_one_waits_and_says_so(hub: FakeHub, tmp_path: Path) -> Non
         pulling = threading.Thread(target=pull_model, args=("owner/name", None, note))
         pulling.start()
         assert waits.wait(60)
-        assert hub.ranges("Tiny-Q4_0.gguf") == []
+        assert not any(hub.ranges(name) for name in unread)
     pulling.join()
+    return steps
+
+
+def test_of_two_pulls_one_waits_and_says_so(hub: FakeHub, tmp_path: Path) -> None:
+    lock = tmp_path / "hub" / ".locks" / "models--owner--name" / "pull.lock"
+    steps = steps_behind(lock, hub, "Tiny-Q4_0.gguf")
     assert [one.text for one in steps if one.status == "waiting"] == [
         "owner/name: another process is pulling it; waiting for that."
     ]
@@ -157,21 +162,7 @@ def test_the_lock_outlives_a_deleted_model(hub: FakeHub, tmp_path: Path) -> None
 def test_heads_are_read_one_pull_after_another(hub: FakeHub, tmp_path: Path) -> None:
     hub.repositories["owner/name"]["Tiny-Q8_0.gguf"] = CONTENT[:-1]
     lock = hub_download.pull_lock(hub_download.repository_folder("owner/name"))
-    lock.parent.mkdir(parents=True)
-    waits, steps = threading.Event(), list[PullStep]()
-
-    def note(step: PullStep) -> None:
-        steps.append(step)
-        if step.status == "waiting":
-            waits.set()
-
-    with lock.open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        pulling = threading.Thread(target=pull_model, args=("owner/name", None, note))
-        pulling.start()
-        assert waits.wait(60)
-        assert hub.ranges("Tiny-Q8_0.gguf") == [] and hub.ranges("Tiny-Q4_0.gguf") == []
-    pulling.join()
+    steps = steps_behind(lock, hub, "Tiny-Q8_0.gguf", "Tiny-Q4_0.gguf")
     assert any(one.status == "done" for one in steps)
 
 

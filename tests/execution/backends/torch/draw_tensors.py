@@ -104,3 +104,24 @@ def bad_words(rows: int = 60) -> tuple[Array, SamplingBatch, BadSequences, list[
     )
     batch = sampling(rows, histories=histories, prompt_lengths=prompts, draw_index=lengths - prompts)
     return normal(2, rows, 3), batch, bad, banned
+
+
+def penalties(rows: int) -> dict[str, Any]:
+    """Settings of rows with penalties, biases and log-probabilities, of which every third has no history."""
+    rng = np.random.default_rng(3)
+    histories = [None if r % 3 == 0 else rng.integers(0, 40, 60 + r).astype(np.int32) for r in range(rows)]
+    prompts, has = np.where(np.arange(rows) % 2, 30, 60), np.array([one is not None for one in histories])
+    return {
+        "seed": np.arange(rows),
+        "histories": histories,
+        "prompt_lengths": prompts,
+        "draw_index": np.where(has, 60 + np.arange(rows) - prompts, 11),
+        "repetition_penalty": np.where(has, 1.3, 1),
+        "presence_penalty": np.where(has, 0.4, 0),
+        "frequency_penalty": np.where(has, np.linspace(-0.5, 0.5, rows), 0),
+        "bias_offsets": (np.arange(rows + 1) * 2).astype(np.int32),
+        "bias_ids": rng.integers(0, 50, 2 * rows).astype(np.int32),
+        "bias_values": np.where(np.arange(2 * rows) % 3, 2.5, -np.inf).astype(np.float32),
+        "want_logprobs": True,
+        "top_logprobs": np.arange(rows),
+    }

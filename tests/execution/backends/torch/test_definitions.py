@@ -19,7 +19,7 @@ from inflight.execution.ops import sampling as reference
 
 from ..material import normal, sampling
 from ..test_int4 import MXFP4, matrix, out_of_order
-from .draw_tensors import bad_words, compared, draws_of
+from .draw_tensors import bad_words, compared, draws_of, penalties
 from .launched import Given, define
 from .matrices import eight_bits, in_fp8, in_groups, in_int4, in_int8, linear
 
@@ -86,30 +86,9 @@ def test_codes_of_groups_are_widened(group: int, kind: str) -> None:
 
 def test_settings_of_draws_are_read() -> None:
     """Filters, penalties, biases, and log-probabilities; rows are not draws."""
-    rows, vocabulary = 9, 400
-    rng = np.random.default_rng(3)
-    histories = [None if r % 3 == 0 else rng.integers(0, 40, 60 + r).astype(np.int32) for r in range(rows)]
-    prompts = np.where(np.arange(rows) % 2, 30, 60)
-    has = np.array([one is not None for one in histories])
     filters: list[dict[str, Any]] = [{}, {"top_k": 7}, {"top_p": 0.9}, {"min_p": 0.1}]
     for temperature, of in [(0.0, {}), *((0.8, one) for one in filters)]:
-        both(
-            2 * normal(4, rows, vocabulary),
-            temperature=temperature,
-            seed=np.arange(rows),
-            histories=histories,
-            prompt_lengths=prompts,
-            draw_index=np.where(has, 60 + np.arange(rows) - prompts, 11),
-            repetition_penalty=np.where(has, 1.3, 1),
-            presence_penalty=np.where(has, 0.4, 0),
-            frequency_penalty=np.where(has, np.linspace(-0.5, 0.5, rows), 0),
-            bias_offsets=(np.arange(rows + 1) * 2).astype(np.int32),
-            bias_ids=rng.integers(0, 50, 2 * rows).astype(np.int32),
-            bias_values=np.where(np.arange(2 * rows) % 3, 2.5, -np.inf).astype(np.float32),
-            want_logprobs=True,
-            top_logprobs=np.arange(rows),
-            **of,
-        )
+        both(2 * normal(4, 9, 400), temperature=temperature, **penalties(9), **of)
 
 
 @pytest.mark.parametrize("vocabulary", [1, 33, 1000])

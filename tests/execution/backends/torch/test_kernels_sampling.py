@@ -19,7 +19,7 @@ from inflight.execution.ops import sampling as reference
 
 from ..material import normal, sampling
 from .compiled import Compiler
-from .draw_tensors import bad_words, compared, draws_of
+from .draw_tensors import bad_words, compared, draws_of, penalties
 
 Both = Callable[..., Drawn]
 
@@ -113,28 +113,8 @@ def test_a_row_is_drawn_alike_in_every_batch(device: torch.device) -> None:
 
 
 def test_penalties_and_bias(both: Both) -> None:
-    rows, vocabulary = 6, 1300
-    rng = np.random.default_rng(3)
-    histories = [None if r % 3 == 0 else rng.integers(0, 40, 60 + r).astype(np.int32) for r in range(rows)]
-    prompts = np.where(np.arange(rows) % 2, 30, 60)
-    has = np.array([one is not None for one in histories])
     for temperature in (0.0, 0.8):
-        both(
-            2 * normal(4, rows, vocabulary),
-            temperature=temperature,
-            seed=np.arange(rows),
-            histories=histories,
-            prompt_lengths=prompts,
-            draw_index=np.where(has, 60 + np.arange(rows) - prompts, 11),
-            repetition_penalty=np.where(has, 1.3, 1),
-            presence_penalty=np.where(has, 0.4, 0),
-            frequency_penalty=np.where(has, np.linspace(-0.5, 0.5, rows), 0),
-            bias_offsets=(np.arange(rows + 1) * 2).astype(np.int32),
-            bias_ids=rng.integers(0, 50, 2 * rows).astype(np.int32),
-            bias_values=np.where(np.arange(2 * rows) % 3, 2.5, -np.inf).astype(np.float32),
-            want_logprobs=True,
-            top_logprobs=np.arange(rows),
-        )
+        both(2 * normal(4, 6, 1300), temperature=temperature, **penalties(6))
 
 
 @pytest.mark.parametrize("vocabulary", first_of([33, 1100, 1]))
