@@ -42,24 +42,15 @@ def test_times_are_those_at_which_the_server_wrote(stub: StubServer, endpoint: s
         assert seen.ended >= seen.token_times[-1]
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        {"cut": 1},
-        {"cut": 7},
-        {"newline": "\r\n"},
-        {"newline": "\r\n", "cut": 3},
-        {"role": True},
-        {"usage": "none"},
-        {"usage": "continuous"},
-        {"usage": "none", "token_ids": True},
-        {"done": False},
-    ],
-)
-def test_how_a_server_writes_its_frames_changes_nothing(stub: StubServer, script: dict[str, Any]) -> None:
-    for endpoint in ("completions", "chat"):
-        seen = one(stub, {"endpoint": endpoint}, **{**STREAM, **script})
-        assert (seen.outcome, seen.error, seen.output_tokens) == ("completed", "", 6)
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_how_a_server_writes_its_frames_changes_nothing(stub: StubServer, endpoint: str) -> None:
+    scripts: list[dict[str, Any]] = [
+        *({"cut": 1}, {"cut": 7}, {"newline": "\r\n"}, {"newline": "\r\n", "cut": 3}, {"role": True}, {"done": False}),
+        *({"usage": "none"}, {"usage": "continuous"}, {"usage": "none", "token_ids": True}),
+    ]
+    sent = play(stub, [{**STREAM, **script} for script in scripts], target={"endpoint": endpoint})
+    for script, seen in zip(scripts, sent.observations, strict=True):
+        assert (seen.outcome, seen.error, seen.output_tokens) == ("completed", "", 6), script
         assert list(seen.token_times) == sorted(seen.token_times)
 
 
@@ -93,26 +84,26 @@ def test_an_answer_in_one_piece_has_its_tokens_at_its_end(stub: StubServer) -> N
     assert not seen.token_times
 
 
-@pytest.mark.parametrize(
-    ("fault", "after", "said"),
-    [
-        ("reset", 0, "before the first token: it was reset."),
-        ("reset", 2, "after 2 tokens: it was reset."),
-        ("close", 0, "before the first token: the server closed it."),
-        ("close", 2, "after 2 tokens: the server closed it within the answer."),
-        ("end", 2, "after 2 tokens with neither a finish_reason nor [DONE]"),
-        ("garbage", 0, "not HTTP"),
-        ("garbage", 2, "after 2 tokens: the data is not HTTP"),
-        ("bad_json", 1, "After 1 token the server sent data that is no part of an answer"),
-        ("error", 2, "After 2 tokens the server said: the engine fell over"),
-    ],
+FAULTS = (  # after so many tokens, and part of the error
+    ("reset", 0, "before the first token: it was reset."),
+    ("reset", 2, "after 2 tokens: it was reset."),
+    ("close", 0, "before the first token: the server closed it."),
+    ("close", 2, "after 2 tokens: the server closed it within the answer."),
+    ("end", 2, "after 2 tokens with neither a finish_reason nor [DONE]"),
+    ("garbage", 0, "not HTTP"),
+    ("garbage", 2, "after 2 tokens: the data is not HTTP"),
+    ("bad_json", 1, "After 1 token the server sent data that is no part of an answer"),
+    ("error", 2, "After 2 tokens the server said: the engine fell over"),
 )
-def test_what_breaks_off_has_failed_and_keeps_its_tokens(stub: StubServer, fault: str, after: int, said: str) -> None:
-    seen = one(stub, **STREAM, fault=fault, fault_after=after, usage="none")
-    assert seen.outcome == "failed"
-    assert said in seen.error
-    assert (seen.output_tokens, len(seen.token_times)) == (after, after)
-    assert (seen.first_token is None) == (after == 0)
+
+
+def test_what_breaks_off_has_failed_and_keeps_its_tokens(stub: StubServer) -> None:
+    scripts = [{**STREAM, "fault": fault, "fault_after": after, "usage": "none"} for fault, after, _ in FAULTS]
+    for (fault, after, said), seen in zip(FAULTS, play(stub, scripts).observations, strict=True):
+        assert seen.outcome == "failed", fault
+        assert said in seen.error
+        assert (seen.output_tokens, len(seen.token_times)) == (after, after)
+        assert (seen.first_token is None) == (after == 0)
 
 
 def test_what_takes_longer_than_the_patience_has_failed(stub: StubServer) -> None:
@@ -148,15 +139,12 @@ def test_no_server_is_a_failed_request(stub: StubServer) -> None:
     assert seen.error.startswith("No connection: Connection refused")
 
 
-@pytest.mark.parametrize(
-    ("status", "outcome"), [(429, "rejected"), (503, "rejected"), (400, "failed"), (500, "failed")]
-)
-def test_a_server_that_is_too_busy_rejects_and_any_other_refusal_is_a_failure(
-    stub: StubServer, status: int, outcome: str
-) -> None:
-    for counts in (None, "0", "soon"):
-        seen = one(stub, status=status, retry_after=counts)
-        assert (seen.outcome, seen.status, seen.error) == (outcome, status, f"HTTP {status}: come later")
+def test_a_server_that_is_too_busy_rejects_and_any_other_refusal_is_a_failure(stub: StubServer) -> None:
+    outcomes = {429: "rejected", 503: "rejected", 400: "failed", 500: "failed"}
+    scripts = [{"status": status, "retry_after": one} for status in outcomes for one in (None, "0", "soon")]
+    for script, seen in zip(scripts, play(stub, scripts).observations, strict=True):
+        status = script["status"]
+        assert (seen.outcome, seen.status, seen.error) == (outcomes[status], status, f"HTTP {status}: come later")
         assert seen.first_token is None and seen.sent is not None
 
 

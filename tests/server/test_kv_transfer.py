@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from inflight.cli import call
+
 from .conftest import Server
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -119,7 +121,7 @@ def test_another_tenant_cannot_take_what_the_id_names(servers: tuple[Server, ...
 
 
 def test_addresses_are_only_called_that_a_peer_has_signed(servers: tuple[Server, ...]) -> None:
-    prefill, decode, other = servers
+    prefill, decode, unknown = servers
     body = {"prompt": prompt(4), **DRAWN}
     params = prefilled(prefill, COMPLETIONS, body)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -136,7 +138,7 @@ def test_addresses_are_only_called_that_a_peer_has_signed(servers: tuple[Server,
             assert asked(decode, COMPLETIONS, other)[1] == 0
         with pytest.raises(TimeoutError):
             listener.accept()
-    assert asked(other, COMPLETIONS, {**body, "kv_transfer_params": params})[1] == 0
+    assert asked(unknown, COMPLETIONS, {**body, "kv_transfer_params": params})[1] == 0
 
 
 def test_parameters_that_name_nothing_change_nothing(servers: tuple[Server, ...]) -> None:
@@ -166,16 +168,24 @@ def test_a_prefill_server_that_is_killed_costs_computing_alone(servers: tuple[Se
     assert cached == 0 and tokens == expected
 
 
-def test_roles_say_what_they_need(folder: Path) -> None:
-    for arguments, says in (
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
         (("--role", "prefill"), "--kv-peer-secret-file"),
         (("--role", "decode", "--kv-transfer-port", "1"), "no effect with --role decode"),
         (("--role", "prefill", "--kv-transfer-host", "0.0.0.0"), "which is no address of one machine"),
-        (
-            ("--role", "both", "--no-prefix-caching", *secret_file(folder, "ours", "a secret of many bytes")),
-            "prefix cache",
-        ),
-    ):
-        server = Server(*arguments, env={"INFLIGHT_KV_PEER_SECRET": ""} if "--kv-peer" in says else None)
-        assert server.process.wait(60) != 0
-        assert server.settled(lambda server=server, says=says: says in "".join(server.log)), "".join(server.log)  # type: ignore[misc]
+    ],
+)
+def test_roles_say_what_they_need(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.setenv("INFLIGHT_KV_PEER_SECRET", "")
+    assert call(["serve", "--port", "0", *arguments]) != 0
+    assert says in capfd.readouterr().err
+
+
+def test_a_role_needs_the_prefix_cache(folder: Path) -> None:
+    secret = secret_file(folder, "ours", "a secret of many bytes")
+    server = Server("--role", "both", "--no-prefix-caching", *secret)
+    assert server.process.wait(60) != 0
+    assert server.settled(lambda: "prefix cache" in "".join(server.log)), "".join(server.log)

@@ -26,6 +26,7 @@ from .setups import MODEL, chat, pool
 
 STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive", "slack")
 POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix", "program")
+USUAL = ("chunked", "static")
 
 
 def recorded(path: Path, settings: SchedulingSettings, **more: Any) -> list[Line]:
@@ -41,8 +42,15 @@ def recorded(path: Path, settings: SchedulingSettings, **more: Any) -> list[Line
     return list(read_records(path))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("policy", POLICIES)
+# Each strategy with one policy, each policy with the usual strategy and with one that reserves.
+PAIRS = [
+    pytest.param(strategy, policy, marks=() if policy == "fcfs" or strategy in USUAL else pytest.mark.wide)
+    for strategy in STRATEGIES
+    for policy in POLICIES
+]
+
+
+@pytest.mark.parametrize(("strategy", "policy"), PAIRS)
 def test_every_strategy_and_policy_replays(tmp_path: Path, strategy: str, policy: str) -> None:
     records = recorded(tmp_path / "r.jsonl", SchedulingSettings.of(strategy=strategy, policy=policy))
     _, outcome = replay(records)
