@@ -21,10 +21,16 @@ CHAT = ("--input-tokens", "lognormal:1020:4142", "--output-tokens", "lognormal:1
 SMALL = ("--model", "llama-3-8b", "--hardware", "h100", "--rate", 4, "--input-tokens", 200, "--output-tokens", 20)
 
 
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of trials that were run before, by any of these tests."""
+    return tmp_path_factory.mktemp("trials")
+
+
 @pytest.fixture
-def plan(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-untyped-def]
+def plan(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, trials: Path):  # type: ignore[no-untyped-def]
     """Trials of few requests: what is looked at is the question and the form of the answer."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(trials))
     monkeypatch.setattr("inflight.cli.plan.Question", partial(Question, requests=(60, 120, 240)))
 
     def ask(*arguments: object) -> CommandResult:
