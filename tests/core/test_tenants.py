@@ -58,15 +58,15 @@ class Engine:
 
 @pytest.mark.parametrize("steps", first_of([0, 5]))
 def test_a_flood_of_samples_refuses_another_none_below_its_share(steps: int) -> None:
-    engine = Engine(max_requests=1024)
-    assert engine.flood("flood", n=128) == 8, "alone it may have the whole queue"
+    engine = Engine(max_requests=64)
+    assert engine.flood("flood", n=8) == 8, "alone it may have the whole queue"
     for _ in range(steps):
         engine.harness.step()
-        engine.flood("flood", n=128)
-    assert engine.flood("light", output=3) >= 512
+        engine.flood("flood", n=8)
+    assert engine.flood("light", output=3) >= 32
     waiting = engine.waiting()["light"]
-    assert waiting <= 512
-    words = f"at most 1024 may; {waiting} of them are this tenant's, whose share is 512"
+    assert waiting <= 32
+    words = f"at most 64 may; {waiting} of them are this tenant's, whose share is 32"
     assert words in engine.add("light")
 
 
