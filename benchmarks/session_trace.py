@@ -161,7 +161,7 @@ def replayed(turns: Sequence[Turn], blocks: int, order_of: str) -> Replayed:
             del block_of[one]
 
     order = make_order(sessions)
-    pool, hits, computed = BlockPool(blocks, evicted, id_of.__contains__, order), 0, list[int]()
+    pool, hits, computed = BlockPool(blocks, evicted, id_of.keys(), order), 0, list[int]()
     for turn in turns:
         if len(turn.ids) > blocks:
             continue  # refused

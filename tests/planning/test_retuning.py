@@ -21,8 +21,8 @@ from inflight.planning.recorded_traffic import RecordedTraffic, read_recorded
 from inflight.planning.retuning import Figure, SimulatedRecord, present_config, retune
 from inflight.planning.shadow import settled, shadow_replay
 from inflight.records.schema import RecordError
-from inflight.simulate.fast_forward import TOKEN
 from inflight.simulate.fitted import FittedModel
+from inflight.simulate.omitted import TOKEN
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate
 from inflight.workload.workload import Entry, Workload
 

@@ -22,7 +22,8 @@ from inflight.core.scheduling.stats import SchedulerStats
 from inflight.simulate import simulation
 from inflight.simulate.condensed_plan import AlikeSteps
 from inflight.simulate.disagg import DisaggMode, Link
-from inflight.simulate.fast_forward import TOKEN, FastForward
+from inflight.simulate.fast_forward import FastForward
+from inflight.simulate.omitted import TOKEN
 from inflight.simulate.simulation import Simulation, SimulationSetup, simulate
 from inflight.workload.workload import Entry, Workload
 
@@ -65,13 +66,15 @@ def without_predictions(stats: SchedulerStats) -> SchedulerStats:
 
 
 def state(scheduler: Scheduler) -> dict[str, Any]:
-    """Return rows, blocks and their cached content, in order."""
+    """Return rows, blocks and their cached content, in order; where requests share nothing, which block it is does not
+    matter."""
     memory, running, lanes = scheduler._memory, scheduler._running, scheduler._lanes
+    named = not memory.defers_publishing
     return {
         "snapshot": without_predictions(scheduler.stats()),
-        "free": list(memory._pool._free),
-        "idle": list(memory._pool._evictable),
-        "found": [(key, one.node, one.block) for key, one in memory._prefix._by_key.items()],
+        "free": list(memory._pool._free) if named else memory.num_free_blocks,
+        "idle": [one if named else memory._prefix.at_block(one).key for one in memory._pool._evictable],
+        "found": [(key, one.node, one.block if named else 0) for key, one in memory._prefix._by_key.items()],
         "rows": (list(running._free_rows), list(running._freed_rows)),
         "served": [lane.service for lane in lanes.all()],
         "round": scheduler._round_began,

@@ -17,7 +17,7 @@ from inflight.core.speculation.speculation import ExecutorDrafter, Proposal
 from inflight.counted import counted
 from inflight.records.drafts import DraftCounts, verified
 from inflight.records.schema import RecordError, StepRecord
-from inflight.simulate.fast_forward import TOKEN
+from inflight.simulate.omitted import TOKEN
 
 _MASK = (1 << 64) - 1
 MIN_DRAFTS = 20  # of a position, for its chance

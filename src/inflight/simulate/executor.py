@@ -19,8 +19,8 @@ from inflight.core.types.sampling import TokenLogprob
 from inflight.core.types.suspension import StepSuspender, SuspendedStep
 from inflight.simulate.condensed_plan import AlikeSteps, CondensedPlan
 from inflight.simulate.drafting import SimulatedDrafts
-from inflight.simulate.fast_forward import TOKEN
 from inflight.simulate.fitted import NoisyModel
+from inflight.simulate.omitted import TOKEN
 from inflight.simulate.steps import DecodeSeconds, StepModel
 from inflight.simulate.transfers import TimedTransfers
 

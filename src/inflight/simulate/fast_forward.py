@@ -17,16 +17,15 @@ samples TOKEN. `stats` has sequences as of their last update.
 A sequence that is included for its last token has that in flight, but no chunk in the step's plan: the commit adds
 both. With two steps in flight, a plan is made while the step before it is computed. A sequence is then omitted while
 its last chunk is in flight, and is always included with a token in flight. A block is taken when its step is planned,
-and found once the step before it is committed, since its last token is not known earlier. Where steps are skipped, the
-plan in flight stands for the last of them. Models with recurrent state are excluded: checkpoints are named by tokens
-that are still in flight.
+and found once the step before it is committed, since its last token is not known earlier. Where requests share nothing,
+only numbers of blocks are those of stepping (`ReservedBlocks`). Where steps are skipped, the plan in flight stands for
+the last of them. Models with recurrent state are excluded: checkpoints are named by tokens that are still in flight.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 from operator import attrgetter
 
 from msgspec import structs
@@ -37,44 +36,11 @@ from inflight.core.strategies import StepShape
 from inflight.core.types.events import Event
 from inflight.core.types.plan import BatchPlan, Chunk, Sampled, StepResult
 from inflight.simulate.condensed_plan import AlikeSteps, CondensedPlan
+from inflight.simulate.omitted import TOKEN, Omitted, OmittedTokens, ReservedBlocks
 from inflight.simulate.unlearned import UnlearnedScheduler
 
-TOKEN = 0  # what every token is
 MIN_STEPS = 4  # for which the available blocks suffice, when a sequence is omitted
 MAX_STEPS = 256  # that are foreseen together: a request that comes makes most of them others
-
-
-@dataclass(frozen=True, slots=True)
-class OmittedTokens:
-    """A request had one token in each of the steps first … last - 1."""
-
-    request_id: str
-    first: int
-    last: int
-
-
-@dataclass(slots=True, eq=False)
-class _Omitted:
-    """An omitted sequence. first, last: steps of the first omitted decode and of its last token. updated: step that its
-    counters are as of. block_step: the next one that takes or fills a block."""
-
-    sequence: Sequence
-    rank: tuple[float, int]
-    first: int
-    last: int
-    updated: int
-    block_step: int = 0
-
-    def update(self, step: int) -> Sequence:
-        """Bring the counters up to a step, where they are not as of a later one; return the sequence."""
-        one = self.sequence
-        if (tokens := step - self.updated) > 0:
-            self.updated = step
-            one.output += [TOKEN] * tokens
-            one.num_tokens += tokens
-            one.num_computed += tokens
-            one.checker.passed(tokens)
-        return one
 
 
 class FastForward(UnlearnedScheduler):
@@ -84,11 +50,13 @@ class FastForward(UnlearnedScheduler):
         """depth: steps in flight."""
         super().__init__(config)
         self._ahead = depth - 1  # steps in flight while a plan is made
-        self._omitted: dict[int, _Omitted] = {}  # by number
+        self._omitted: dict[int, Omitted] = {}  # by number
         self._context = 0  # positions that they read in the next step, together
-        self._due: dict[int, list[_Omitted]] = {}  # by the step in which they take or fill a block
+        # None: each takes its blocks itself, in the order of stepping, since others may find them.
+        self._reserved = ReservedBlocks(self._memory) if self._memory.defers_publishing else None
+        self._due: dict[int, list[Omitted]] = {}  # by the step in which they take or fill a block
         self._last_steps: list[tuple[int, int]] = []  # heap: step of the last token, number
-        self._filling: list[_Omitted] = []  # they fill a block with their token of the step in flight
+        self._filling: list[Omitted] = []  # they fill a block with their token of the step in flight
         self._uncommitted: dict[int, Sequence] = {}  # included with a token in flight, which no plan has; by number
         self._overruns: list[int] = []  # numbers: omitted in the last plan, behind their last tokens
         self._tokens: list[OmittedTokens] = []
@@ -121,7 +89,7 @@ class FastForward(UnlearnedScheduler):
         """Take some of these steps: planned at these times but the last, each committed when the next is planned, or at
         the last of them; those that are planned behind a step in flight, a time later. Return the events of the last
         commit, at which sequences may end; there are none before."""
-        steps, first, rows = len(times) - 1, self._next_step, len(self._omitted)
+        steps, rows = len(times) - 1, len(self._omitted)
         prompt = self._prompt_alone() if alike.chunk else None
         assert (prompt is not None) == bool(alike.chunk), "what was foreseen holds"
         self._running.drain_freed_rows()
@@ -131,16 +99,7 @@ class FastForward(UnlearnedScheduler):
         for lane in self._lanes.all():
             if lane.running:
                 lane.served(steps * (rows + alike.chunk))
-        for step in range(first, first + steps):
-            if prompt is None and step not in self._due:
-                continue
-            for one in self._pop_due(step):
-                self._advance(one, step)
-            if prompt is not None:
-                prompt.num_computed += alike.chunk
-                self._memory.publish(prompt)
-            self._publish_filled(step + 1)
-            self._memory.publish_checkpoints()  # what one step writes, the next may find or take
+        self._take_blocks(steps, prompt, alike.chunk)
         if prompt is not None:
             prompt.charged = prompt.num_computed
         self._next_step += steps
@@ -152,6 +111,25 @@ class FastForward(UnlearnedScheduler):
             return self.commit(plan, StepResult(plan.step, (), 0.0), times[-1])
         self._context += steps * rows
         return []
+
+    def _take_blocks(self, steps: int, prompt: Sequence | None, chunk: int) -> None:
+        """Take and fill the blocks of the next steps, each of which computes a chunk of the prompt, if there is one."""
+        first = self._next_step
+        if self._reserved is not None:
+            self._reserved.reserve(first, first + steps)
+            if prompt is not None:
+                prompt.num_computed += steps * chunk
+            return
+        for step in range(first, first + steps):
+            if prompt is None and step not in self._due:
+                continue
+            for one in self._pop_due(step):
+                self._advance(one, step)
+            if prompt is not None:
+                prompt.num_computed += chunk
+                self._memory.publish(prompt)
+            self._publish_filled(step + 1)
+            self._memory.publish_checkpoints()  # what one step writes, the next may find or take
 
     def drain_tokens(self) -> list[OmittedTokens]:
         """Return the tokens of sequences that were included again since the last call; no event has them."""
@@ -281,7 +259,7 @@ class FastForward(UnlearnedScheduler):
         step, ahead = self._next_step, self._ahead
         last = step + sequence.checker.guaranteed_tokens - ahead
         self._running.steady = None  # the last plan has a chunk of it
-        self._omitted[sequence.number] = one = _Omitted(sequence, _rank(sequence), step, last, step + ahead)
+        self._omitted[sequence.number] = one = Omitted(sequence, _rank(sequence), step, last, step + ahead)
         sequence.num_computed += 1
         self._context += sequence.num_computed
         heapq.heappush(self._last_steps, (last, sequence.number))
@@ -304,7 +282,7 @@ class FastForward(UnlearnedScheduler):
             if one is None or one.last != last:
                 continue
             outputs = len(one.sequence.output) + one.last + 1 + self._ahead - one.updated  # at the end
-            if self._ahead and outputs < one.sequence.max_output_tokens and one.block_step > self._next_step:
+            if self._ahead and outputs < one.sequence.max_output_tokens and self._block_step(one) > self._next_step:
                 self._overruns.append(number)
             else:
                 self._include(number, with_token=with_token)
@@ -317,6 +295,8 @@ class FastForward(UnlearnedScheduler):
             return None
         step = self._next_step - with_token
         sequence = one.update(step)
+        if self._reserved is not None:
+            self._reserved.include(sequence, one.block_step, self._next_step)
         self._context -= sequence.num_tokens + self._ahead
         if with_token or (self._ahead and not sequence.in_flight):
             step -= self._ahead  # its token comes with the commit of the step in flight
@@ -337,6 +317,13 @@ class FastForward(UnlearnedScheduler):
         """Take and fill the blocks of the next step. They go by rank: behind the first sequence whose blocks its chunk
         moves, omitted ones are included. All are included where one might lack a block."""
         step = self._next_step
+        if self._reserved is not None:
+            prompts_and_due = len(self._running) - len(self._omitted) + self._reserved.due(step)
+            if prompts_and_due > self._memory.num_available_blocks:
+                self._include_all()
+            else:
+                self._reserved.reserve(step, step + 1)
+            return
         due = self._pop_due(step)
         if len(due) + len(self._running) - len(self._omitted) > self._memory.num_available_blocks:
             self._include_all()
@@ -355,7 +342,7 @@ class FastForward(UnlearnedScheduler):
             else:
                 self._include(one.sequence.number)
 
-    def _pop_due(self, step: int) -> list[_Omitted]:
+    def _pop_due(self, step: int) -> list[Omitted]:
         """Return the omitted sequences that take or fill a block in a step, by rank; each is due once."""
         due = self._due.pop(step, [])
         if due:
@@ -363,13 +350,18 @@ class FastForward(UnlearnedScheduler):
             due.sort(key=_rank_of)
         return due
 
+    def _block_step(self, one: Omitted) -> int:
+        """Return the next step that takes or fills a block of an omitted sequence."""
+        reserved = self._reserved
+        return one.block_step if reserved is None else reserved.next_step(one.block_step, self._next_step)
+
     def _moves_block(self, sequence: Sequence) -> bool:
         """Return whether a sequence decodes in the next step, and takes or fills a block with it."""
         size, computed = self._memory.block_size, sequence.num_computed
         on_edge = not (computed + 1) % size or computed == len(sequence.blocks) * size
         return on_edge and sequence.num_uncomputed == 1
 
-    def _advance(self, one: _Omitted, step: int) -> None:
+    def _advance(self, one: Omitted, step: int) -> None:
         """Take or fill a block, and take a checkpoint, as the sequence's chunk of this step would."""
         sequence = one.update(step)
         end = sequence.num_tokens + self._ahead
@@ -393,12 +385,15 @@ class FastForward(UnlearnedScheduler):
             self._memory.publish(one.update(step))
         self._filling.clear()
 
-    def _await_block(self, one: _Omitted, step: int, computed: int) -> None:
+    def _await_block(self, one: Omitted, step: int, computed: int) -> None:
         """Note the next step that takes or fills a block, if so many tokens are computed before this step."""
         sequence, size = one.sequence, self._memory.block_size
         wait = len(sequence.blocks) * size - computed
-        if not self._memory.defers_publishing:  # else a full block has no effect
-            wait = min(wait, -(computed + 1) % size)
+        if self._reserved is not None:  # and a full block has no effect
+            one.block_step = step + wait
+            self._reserved.omit(one.block_step)
+            return
+        wait = min(wait, -(computed + 1) % size)
         one.block_step = step + wait
         self._due.setdefault(step + wait, []).append(one)
 

@@ -34,8 +34,9 @@ from inflight.simulate.disagg import AFTER, DisaggMode, Exchange, ExchangeSide, 
 from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
 from inflight.simulate.engine_costs import EngineCosts
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.fast_forward import TOKEN, FastForward
+from inflight.simulate.fast_forward import FastForward
 from inflight.simulate.front_end import FrontEnd
+from inflight.simulate.omitted import TOKEN
 from inflight.simulate.replicas import Replica, ReplicaFigures, RoutedPool, ScaledPool, Scaling, ScalingResult
 from inflight.simulate.steps import StepModel
 from inflight.simulate.transfers import (

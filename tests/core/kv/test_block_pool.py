@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 
 import pytest
 
 from inflight.core.kv.block_pool import BlockPool
 
 
-def pool_of(blocks: int, cached: Container[int] = ()) -> tuple[BlockPool, list[int]]:
+def pool_of(blocks: int, cached: Collection[int] = ()) -> tuple[BlockPool, list[int]]:
     """Return a pool in which these blocks have content, and those that it evicted."""
     evicted: list[int] = []
-    return BlockPool(blocks, evicted.append, cached.__contains__), evicted
+    return BlockPool(blocks, evicted.append, cached), evicted
 
 
 def counts(pool: BlockPool) -> tuple[int, int, int]:
@@ -48,6 +48,18 @@ def test_discarding_frees_every_evictable_block_without_a_call() -> None:
     pool.release([0, 1])
     pool.discard_all()
     assert counts(pool) == (2, 1, 0) and not evicted
+
+
+def test_reserved_blocks_are_held_before_they_are_taken() -> None:
+    pool, evicted = pool_of(4, {0, 1})
+    pool.allocate(3)
+    pool.release([1, 0])
+    pool.reserve(2)
+    assert (counts(pool), pool.available, evicted) == ((0, 3, 1), 1, [1])
+    with pytest.raises(RuntimeError, match="2 blocks were asked for, but 1 are available"):
+        pool.allocate(2)
+    assert pool.allocate(1) == (0,) and sorted(pool.take_reserved(2)) == [1, 3]
+    assert counts(pool) == (0, 4, 0)
 
 
 def test_misuse_raises() -> None:

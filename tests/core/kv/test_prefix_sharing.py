@@ -19,7 +19,7 @@ GROUPS = range(1, len(WINDOWS))
 def sharing() -> tuple[PrefixSharing, TableLayout]:
     layout = TableLayout(Capacity(8, SIZE, 1, 1000, 10, windows=WINDOWS), "paged", 8)
     cache = PrefixCache(SIZE, lambda node: None)
-    pool = BlockPool(8, lambda block: None, cache.has_block)
+    pool = BlockPool(8, lambda block: None, cache.blocks)
     return PrefixSharing(layout, pool, cache, None, True), layout
 
 

@@ -28,7 +28,7 @@ class Kept:
         self.table = SessionTable(block_seconds)
         self.order = SessionEviction(self.table)
         self.evicted: list[int] = []
-        self.pool = BlockPool(blocks, self.evicted.append, lambda block: True, self.order)
+        self.pool = BlockPool(blocks, self.evicted.append, range(blocks), self.order)
 
     def turn(self, name: str, count: int, at: float, tenant: str = "", awaits: Awaits = "") -> tuple[int, ...]:
         """Run a turn of a session, which allocates so many blocks and releases them."""

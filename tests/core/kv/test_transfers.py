@@ -32,7 +32,7 @@ def until(harness: Harness, kind: str) -> BatchPlan:
 
 
 def test_a_transfer_holds_its_blocks_until_it_has_ended() -> None:
-    pool = BlockPool(2, lambda block: None, lambda block: False)
+    pool = BlockPool(2, lambda block: None, ())
     transfers, ended = Transfers(pool, CheckpointSlots(0), 1, asynchronous=True), []
     (block,) = pool.allocate(1)
     transfer_id = transfers.begin("store", HOST, (block,), (7,), ended.append)
@@ -45,7 +45,7 @@ def test_a_transfer_holds_its_blocks_until_it_has_ended() -> None:
 
 
 def test_a_transfer_holds_its_checkpoints_and_frees_one_that_was_not_loaded() -> None:
-    pool, slots = BlockPool(2, lambda block: None, lambda block: False), CheckpointSlots(2)
+    pool, slots = BlockPool(2, lambda block: None, ()), CheckpointSlots(2)
     transfers = Transfers(pool, slots, 2, asynchronous=True)
     (block,), slot = pool.allocate(1), slots.take_to_load()
     assert slot is not None
@@ -59,7 +59,7 @@ def test_a_transfer_holds_its_checkpoints_and_frees_one_that_was_not_loaded() ->
 
 
 def test_synchronous_transfers_have_ended_when_the_plan_is_made() -> None:
-    pool = BlockPool(2, lambda block: None, lambda block: False)
+    pool = BlockPool(2, lambda block: None, ())
     transfers, ended = Transfers(pool, CheckpointSlots(0), 1, asynchronous=False), []
     transfers.begin("load", HOST, (0,), (7,), ended.append)
     transfers.begin("store", HOST, (1,), (3,), ended.append)

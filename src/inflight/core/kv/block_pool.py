@@ -2,13 +2,14 @@
 
 Every block is free (no content), held (one reference or more) or evictable (no reference, but cached content). New
 blocks are taken from the free ones, then from the evictable ones, least recently released first unless another
-`EvictionOrder` is given.
+`EvictionOrder` is given. Where it does not matter which blocks a holder has, it reserves a number of them, and takes
+them later.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 
 
@@ -62,7 +63,7 @@ class BlockPool:
         self,
         num_blocks: int,
         on_evict: Callable[[int], None],
-        is_cached: Callable[[int], bool],
+        cached: Collection[int],
         order: EvictionOrder | None = None,
     ):
         """Create a pool of free blocks.
@@ -70,7 +71,7 @@ class BlockPool:
         Args:
             num_blocks: Number of blocks.
             on_evict: Called with each evictable block that is about to be reused.
-            is_cached: Whether a block's content can be found; then it becomes evictable instead of free.
+            cached: Blocks whose content can be found, as of any time: they become evictable instead of free.
             order: Order of eviction.
         """
         self.num_blocks = num_blocks
@@ -80,11 +81,13 @@ class BlockPool:
         self._evictable = EvictionOrder() if order is None else order
         self._has_owners = order is not None
         self._on_evict = on_evict
-        self._is_cached = is_cached
+        self._cached = cached
+        self._reserved = 0  # of the free blocks
+        self._num_shared = 0  # references beyond the first of each block
 
     @property
     def free(self) -> int:
-        return len(self._free)
+        return len(self._free) - self._reserved
 
     @property
     def evictable(self) -> int:
@@ -92,12 +95,13 @@ class BlockPool:
 
     @property
     def held(self) -> int:
-        return self.num_blocks - len(self._free) - len(self._evictable)
+        """Blocks that have a holder, those that are reserved included."""
+        return self.num_blocks - self.available
 
     @property
     def available(self) -> int:
         """Blocks that `allocate` can return now."""
-        return len(self._free) + len(self._evictable)
+        return len(self._free) - self._reserved + len(self._evictable)
 
     def ref_counts(self) -> tuple[int, ...]:
         return tuple(self._ref_counts)
@@ -118,7 +122,7 @@ class BlockPool:
 
     def next_evicted(self, count: int, spared: Iterable[int | None] = ()) -> list[int]:
         """Return the evictable blocks that `allocate(count)` would evict if the blocks `spared` were held."""
-        if count <= len(self._free):
+        if count <= self.free:
             return []
         held = set(spared)
         return list(islice((block for block in self._evictable.coming() if block not in held), count - self.free))
@@ -129,41 +133,76 @@ class BlockPool:
 
     def allocate(self, count: int) -> tuple[int, ...]:
         """Return `count` available blocks, now without content and with one reference each."""
-        if count > len(self._free) and count > self.available:
-            raise RuntimeError(f"{count} blocks were asked for, but {self.available} are available")
         free, ref_counts = self._free, self._ref_counts
+        if count > self.available:
+            raise RuntimeError(f"{count} blocks were asked for, but {self.available} are available")
+        if count <= len(free) - self._reserved and not self._has_owners:
+            taken = free[: -count - 1 : -1]
+            del free[len(free) - count :]
+            for block in taken:
+                ref_counts[block] = 1
+            return tuple(taken)
         taken = []
         for _ in range(count):
-            if free:
-                block = free.pop()
-            else:
-                block = self._evictable.pop()
-                self._on_evict(block)
+            block = free.pop() if len(free) > self._reserved else self._evict()
             if self._has_owners:
                 self._evictable.forget(block)
             ref_counts[block] = 1
             taken.append(block)
         return tuple(taken)
 
+    def reserve(self, count: int) -> None:
+        """Keep `count` available blocks, now without content, for holders that take them later (`take_reserved`)."""
+        for _ in range(count - self.free):
+            self._free.append(self._evict())
+        self._reserved += count
+
+    def take_reserved(self, count: int) -> tuple[int, ...]:
+        """Return `count` of the reserved blocks, with one reference each."""
+        self._reserved -= count
+        return self.allocate(count)
+
     def acquire(self, block: int) -> None:
         """Add a reference to a block that is held or evictable."""
         self._evictable.discard(block)
         self._ref_counts[block] += 1
+        self._num_shared += self._ref_counts[block] > 1
 
     def release(self, blocks: Iterable[int], owner: object = None) -> None:
         """Remove a reference from each block. owner: the session that held them, for the order of eviction."""
-        ref_counts = self._ref_counts
+        if self._num_shared or self._cached:
+            self._release_each(blocks, owner)
+            return
+        ref_counts, before = self._ref_counts, len(self._free)
+        for block in blocks:
+            if ref_counts[block] != 1:
+                raise _released_too_often(block)
+            ref_counts[block] = 0
+            self._free.append(block)
+        self.num_released += len(self._free) - before
+
+    def _release_each(self, blocks: Iterable[int], owner: object) -> None:
+        """Release blocks that may be shared, or have content that can be found."""
+        ref_counts, cached = self._ref_counts, self._cached
         for block in blocks:
             left = ref_counts[block] - 1
             if left < 0:
-                raise RuntimeError(f"block {block} was released more often than it was held")
+                raise _released_too_often(block)
             ref_counts[block] = left
-            if not left:
-                self.num_released += 1
-                if self._is_cached(block):
-                    self._evictable.add(block, owner)
-                else:
-                    self._free.append(block)
+            if left:
+                self._num_shared -= 1
+                continue
+            self.num_released += 1
+            if block in cached:
+                self._evictable.add(block, owner)
+            else:
+                self._free.append(block)
+
+    def _evict(self) -> int:
+        """Return the next evictable block, without its content."""
+        block = self._evictable.pop()
+        self._on_evict(block)
+        return block
 
     def discard(self, block: int) -> None:
         """Free an evictable block whose content was dropped from the cache."""
@@ -174,3 +213,7 @@ class BlockPool:
         """Free all evictable blocks; the caller drops their content from the cache."""
         self._free.extend(self._evictable)
         self._evictable.clear()
+
+
+def _released_too_often(block: int) -> RuntimeError:
+    return RuntimeError(f"block {block} was released more often than it was held")

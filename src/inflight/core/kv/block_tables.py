@@ -224,6 +224,10 @@ class BlockTables:
             table.extend(self._pool.allocate(count))
         return tuple(sequence.blocks[length - counts[0] :])
 
+    def take_reserved(self, sequence: Sequence, count: int) -> None:
+        """Extend a sequence's only table by blocks that were reserved (`BlockPool.reserve`)."""
+        sequence.blocks.extend(self._pool.take_reserved(count))
+
     def new_blocks(self, sequence: Sequence) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         """Return the blocks that no chunk has sent to the executor, and mark them as sent: `Chunk.new_blocks` and
         `Chunk.window_blocks`."""

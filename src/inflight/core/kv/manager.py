@@ -143,8 +143,8 @@ class KVCacheManager:
             device_order, host_order = SessionEviction(self._sessions), SessionEviction(self._sessions)
             self._matcher = SessionMatcher(self._sessions, device_order, host_order, self.block_size)
             self._acting = ActingSessions(self._sessions, device_order, capacity.num_blocks)
-        is_cached = self._prefix.has_block
-        self._pool = BlockPool(capacity.num_blocks, lambda block: self._host.on_evict(block), is_cached, device_order)
+        cached = self._prefix.blocks
+        self._pool = BlockPool(capacity.num_blocks, lambda block: self._host.on_evict(block), cached, device_order)
         self._transfers = Transfers(self._pool, slots, state_group, capacity.asynchronous_transfers)
         parts = (self._prefix, self._pool, self._transfers)
         self._host = HostTier(capacity.host_blocks, *parts, self._host_is_tier, host_order)
@@ -180,6 +180,8 @@ class KVCacheManager:
         self.blocks_at = self._layout.blocks_at
         self.can_allocate = self._tables.can_allocate
         self.allocate = self._tables.allocate
+        self.reserve_blocks = self._pool.reserve
+        self.take_reserved = self._tables.take_reserved
         self.new_blocks = self._tables.new_blocks
         self.publish = self._sharing.publish_for_samples if self._sharing.defers else self._sharing.publish
         self.publish_deferred = self._sharing.publish

@@ -101,6 +101,7 @@ class PrefixCache:
         self._last_node = 0
         self._losses = 0
         self.has_block = self._by_block.__contains__  # whether a device block's content can be found
+        self.blocks = self._by_block.keys()  # device blocks whose content can be found
 
     def __len__(self) -> int:
         return len(self._by_key)

@@ -1,0 +1,98 @@
+"""Sequences that fast-forward omits from its plans, and the blocks that are reserved for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from inflight.core.sequence import Sequence
+
+TOKEN = 0  # what every token is
+
+
+@dataclass(frozen=True, slots=True)
+class OmittedTokens:
+    """A request had one token in each of the steps first … last - 1."""
+
+    request_id: str
+    first: int
+    last: int
+
+
+@dataclass(slots=True, eq=False)
+class Omitted:
+    """An omitted sequence. first, last: steps of the first omitted decode and of its last token. updated: step that its
+    counters are as of. block_step: the next one that takes or fills a block; where blocks are reserved, the first."""
+
+    sequence: Sequence
+    rank: tuple[float, int]
+    first: int
+    last: int
+    updated: int
+    block_step: int = 0
+
+    def update(self, step: int) -> Sequence:
+        """Bring the counters up to a step, where they are not as of a later one; return the sequence."""
+        one = self.sequence
+        if (tokens := step - self.updated) > 0:
+            self.updated = step
+            one.output += [TOKEN] * tokens
+            one.num_tokens += tokens
+            one.num_computed += tokens
+            one.checker.passed(tokens)
+        return one
+
+
+class Memory(Protocol):
+    """What blocks are reserved of: the scheduler's KV cache manager."""
+
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def reserve_blocks(self) -> Callable[[int], None]: ...
+    @property
+    def take_reserved(self) -> Callable[[Sequence, int], None]: ...
+
+
+class ReservedBlocks:
+    """Blocks of omitted sequences where requests share nothing: only their number matters, so that one is reserved for
+    each sequence in the steps that begin one (from the first such step on, every `block_size` steps), and they are
+    taken when the sequence is included again."""
+
+    def __init__(self, memory: Memory):
+        self._memory = memory
+        self._due: dict[int, int] = {}  # step → sequences that begin a block in it; of steps to come
+
+    def omit(self, first: int) -> None:
+        """Add a sequence. first: the first step that begins a block of it."""
+        self._due[first] = self._due.get(first, 0) + 1
+
+    def due(self, step: int) -> int:
+        """Return how many sequences begin a block in a step to come."""
+        return self._due.get(step, 0)
+
+    def reserve(self, begin: int, end: int) -> None:
+        """Reserve the blocks of the steps begin … end - 1, which come next."""
+        due, size = self._due, self._memory.block_size
+        for step in range(begin, end):
+            count = due.pop(step, 0)
+            if count:
+                self._memory.reserve_blocks(count)
+                due[step + size] = due.get(step + size, 0) + count
+
+    def include(self, sequence: Sequence, first: int, step: int) -> None:
+        """Remove a sequence, and give it the blocks that were reserved for it. first: as of `omit`. step: the next
+        one whose blocks are not reserved yet."""
+        number = self._number(first, step)
+        self._due[first + number * self._memory.block_size] -= 1
+        if number:
+            self._memory.take_reserved(sequence, number)
+
+    def next_step(self, first: int, step: int) -> int:
+        """Return the first step, from this one on, that begins a block of a sequence."""
+        return first + self._number(first, step) * self._memory.block_size
+
+    def _number(self, first: int, step: int) -> int:
+        """Return how many steps before this one began a block of a sequence."""
+        return max(0, -(-(step - first) // self._memory.block_size))
