@@ -7,7 +7,7 @@ from msgspec import Struct
 from inflight.planning.machine import WIDEST_STEP
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Candidate
+from inflight.planning.sizing import Candidate, ceiling
 from inflight.planning.steady import prompt_seconds, steady_state
 from inflight.planning.traffic import Traffic
 from inflight.simulate.engine_costs import front_end_costs
@@ -19,6 +19,7 @@ LARGE = 0.5  # of a GPU's memory
 GAIN = 1.1  # in requests/s that a larger batch must bring for memory to be the bottleneck
 SMALL, RARE = 0.02, 0.1  # shares of a step's time, and of a bottleneck's, below which work is not named
 BUSY = 0.9  # of the front end's processor, at the rate that missed the SLOs
+NEAR = 0.95  # of the closed form's highest rate, above which no rate is tried
 LONG = 0.25  # of an SLO on TTFT that a prompt takes on an idle engine
 
 
@@ -43,7 +44,7 @@ def bottleneck(candidate: Candidate, trial: Trial, traffic: Traffic) -> Bottlene
     full = rows > FULL * kv_rows or trial.preemptions > trial.summary.requests / 20
     # Beyond capacity every request slot is taken.
     full = full and _larger_batch_helps(candidate, kv_rows, traffic)
-    sentences = [] if missed is None else [_missed_first(candidate, missed, traffic)]
+    sentences = [_missed_first(candidate, missed, traffic)] if missed else _never_missed(candidate)
     if memory is not None and memory.weight_bytes > LARGE * memory.memory_bytes:
         sentences.append(sentence("large_weights", memory=memory, unit=candidate.machine.unit))
     if full:
@@ -89,6 +90,13 @@ def _missed_first(candidate: Candidate, missed: Trial, traffic: Traffic) -> str:
         seconds = prompt_seconds(candidate.machine.model, longest, candidate.config.max_num_batched_tokens)
     prompt = longest if seconds >= LONG * slo.limit else None
     return sentence("missed_first", slo=slo, value=value, rate=missed.rate, prompt=prompt, seconds=seconds)
+
+
+def _never_missed(candidate: Candidate) -> list[str]:
+    met = candidate.capacity.met
+    if met is None or not met.values:
+        return []
+    return [sentence("never_missed", rate=met.rate, is_most=met.rate > NEAR * ceiling(candidate))]
 
 
 def _where_time_goes(limit: Trial, trial: Trial, shares: dict[str, float], whole: bool) -> str:

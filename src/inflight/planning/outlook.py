@@ -30,8 +30,9 @@ from inflight.simulate.drafting import SimulatedDrafts
 
 OF_ANSWERS = "answers half as long again"  # which vectors are not
 OF_ARRIVALS = "arrivals clumped twice as much (CV doubled)"  # which conversations that are open all the time have none
+MORE, MORE_BY = "20 % more requests", 1.2
 CHANGES: Mapping[str, Callable[[Demand], Demand]] = {
-    "20 % more requests": lambda one: replace(one, rate=one.rate * 1.2),
+    MORE: lambda one: replace(one, rate=one.rate * MORE_BY),
     OF_ANSWERS: lambda one: replace(one, stretch=one.stretch * 1.5),
     "prompts half as long again": lambda one: replace(one, prompt_stretch=one.prompt_stretch * 1.5),
     OF_ARRIVALS: lambda one: one.burstier(4.0),

@@ -213,18 +213,17 @@ def plan(
     usable = [one for one in measured if one.rate]
     if not usable:
         return Infeasible(question, traffic, measured)
-    best = _best(usable, question)
-    runner = runner.asking(measured_load(question, best))
-    others = [one for one in measured if one.machine is not best.machine]
     stages.begin(PLANNED)
-    answer = _first(runner, best, others, fast, workers)
+    runner, answer = _cheapest(runner, measured, fast, workers)
     stages.end(PLANNED)
+    others = answer.others
     if fast:
         return replace(answer, is_first=True)
     if first is not None:
         first(answer)
     runner, seconds = runner.asking(answer.question), stages.seconds_per_trial
-    rivals = None if any(one.rate for one in others) else [one for one in found if one.machine is not best.machine]
+    best = answer.chosen.machine
+    rivals = None if any(one.rate for one in others) else [one for one in found if one.machine is not best]
     refined = refine(runner, answer.chosen, answer.replicas, rivals, strategies, workers, progress, seconds)
     return _with(answer, refined)
 
@@ -251,7 +250,38 @@ def _best(usable: Sequence[Candidate], question: Question) -> Candidate:
     return max(usable, key=lambda one: (one.rate * (gpus // one.machine.gpus), -one.machine.gpus))
 
 
+def _cheapest(runner: TrialRunner, measured: Sequence[Candidate], fast: bool, workers: int) -> tuple[TrialRunner, Plan]:
+    """Return the first answer, and a runner of its load. Where the planned load took more GPUs than the search had
+    found, machines that the search found cheaper than that are tried under the planned load, too."""
+    question, usable = runner.question, [one for one in measured if one.rate]
+    best = _best(usable, question)
+    runner, answer = _answer(runner, best, measured, fast, workers)
+    if question.gpus is not None:
+        return runner, answer
+    for rival in sorted(usable, key=lambda one: one.gpus(question.demand)):
+        if rival.machine is best.machine or (answer.trial.met and rival.gpus(question.demand) >= answer.gpus):
+            continue
+        former = replace(answer.chosen, rate=answer.question.demand.rate / answer.replicas if answer.trial.met else 0.0)
+        measured = [former if one.machine is former.machine else one for one in measured]
+        other_runner, other = _answer(runner, rival, measured, fast, workers)
+        if other.trial.met and (not answer.trial.met or other.gpus < answer.gpus):
+            runner, answer = other_runner, other
+        else:
+            kept = other.question.demand.rate / other.replicas if other.trial.met else 0.0
+            others = [replace(one, rate=kept) if one.machine is rival.machine else one for one in answer.others]
+            answer = replace(answer, others=others)
+    return runner, answer
+
+
+def _answer(
+    runner: TrialRunner, best: Candidate, measured: Sequence[Candidate], fast: bool, workers: int
+) -> tuple[TrialRunner, Plan]:
+    runner = runner.asking(measured_load(runner.question, best))
+    return runner, _first(runner, best, [one for one in measured if one.machine is not best.machine], fast, workers)
+
+
 def _with(answer: Plan, refined: Refined) -> Plan:
+    answer = _no_higher_than(answer, refined.changes)
     return replace(
         answer,
         rates=(answer.replicas * refined.rates[0], answer.replicas * refined.rates[1]),
@@ -268,6 +298,15 @@ def _with(answer: Plan, refined: Refined) -> Plan:
         separate=refined.separate,
         runner_up=refined.runner_up,
     )
+
+
+def _no_higher_than(answer: Plan, changes: Sequence[outlook.Change]) -> Plan:
+    """Return the answer without a highest rate at which more requests, with another seed, miss the SLOs."""
+    more = [one.trial for one in changes if one.name == outlook.MORE and not one.trial.met]
+    rate = outlook.CHANGES[outlook.MORE](answer.question.demand).rate / answer.replicas
+    if not more or answer.chosen.highest <= rate or not (answer.trial.met and answer.question.slos):
+        return answer
+    return replace(answer, chosen=replace(answer.chosen, missed_at=rate), utilisation=1 / outlook.MORE_BY)
 
 
 def _search_of(candidate: Candidate) -> str:
