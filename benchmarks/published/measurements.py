@@ -24,12 +24,8 @@ from inflight.simulate.parallelism import Parallelism
 from inflight.workload.workload import Entry, Workload
 
 FILE = Path(__file__).with_name("measurements.toml")
-# config.json of each model: those that are known by name, those of the tests, and others
-SHAPES = (
-    Path(well_known.__file__).parent / "well_known",
-    Path(__file__).parents[2] / "tests/models/published",
-    FILE.with_name("shapes"),
-)
+# config.json of each model: those that are known by name, and those of the tests
+SHAPES = (Path(well_known.__file__).parent / "well_known", Path(__file__).parents[2] / "tests/models/published")
 ALL_AT_ONCE = 0  # a concurrency
 
 

@@ -51,10 +51,25 @@ WRITTEN = {
     "rtx-6000-ada": ("NVIDIA RTX 6000 Ada Generation",),
     "rtx-pro-6000": ("NVIDIA RTX PRO 6000 Blackwell Server Edition",),
     "gb10": ("NVIDIA GB10", "DGX Spark"),
-    "mi300x": ("AMD Instinct MI300X", "AMD Instinct MI300X OAM", "AMD_Instinct_MI300X_VF", "MI300X-192GB", "gfx942"),
+    "mi300x": (
+        "AMD Instinct MI300X",
+        "AMD Instinct MI300X OAM",
+        "AMD_Instinct_MI300X_VF",
+        "MI300X-192GB",
+        "gfx942:sramecc+:xnack-",
+    ),
     "mi325x": ("AMD Instinct MI325X",),
+    "rtx-pro-6000-max-q": ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",),
+    "rtx-4070-ti-super": ("NVIDIA GeForce RTX 4070 Ti SUPER", "4070 Ti Super"),
+    "rtx-3080-10": ("NVIDIA GeForce RTX 3080",),
+    "h200-nvl": ("NVIDIA H200 NVL",),
+    "b300": ("NVIDIA B300 SXM6 AC",),
+    "mi350x": ("AMD Instinct MI350X",),
+    "rx-7900-xtx": ("AMD Radeon RX 7900 XTX", "gfx1100"),
+    "m2-ultra": ("Apple M2 Ultra",),
+    "xeon-8480": ("Intel(R) Xeon(R) Platinum 8480+",),
     "strix-halo": ("AMD Radeon 8060S", "Ryzen AI Max+ 395", "AMD RYZEN AI MAX+ 395 w/ Radeon 8060S", "gfx1151"),
-    "m4-max": ("Apple M4 Max", "M4 Max 128GB"),
+    "m4-max": ("Apple M4 Max", "M4 Max 128GB", "MacBook Pro M4 Max"),
     "epyc-9654": ("AMD EPYC 9654 96-Core Processor", "EPYC9654"),
     "xeon-8592": ("Intel(R) Xeon(R) Platinum 8592+", "xeon-8592+"),
 }
@@ -65,12 +80,29 @@ def test_names_are_taken_as_people_and_drivers_write_them(name: str, written: st
     assert find_gpu(written) is data_sheets().gpus[name]
 
 
+MACHINES = {
+    "p5.48xlarge": "h100",
+    "p5en.48xlarge": "h200",
+    "g6e.12xlarge": "l40s",
+    "a3-highgpu-8g": "h100",
+    "a2-ultragpu-1g": "a100-80",
+    "Standard_ND96isr_H100_v5": "h100",
+    "Standard_NC40ads_H100_v5": "h100-nvl",
+    "BM.GPU.MI300X.8": "mi300x",
+}
+
+
+@pytest.mark.parametrize(("machine", "gpu"), MACHINES.items())
+def test_a_machine_of_a_cloud_is_known_by_its_gpu(machine: str, gpu: str) -> None:
+    assert find_gpu(machine).name == gpu
+
+
 # Others of the same generation: a card of another size, and those that a name is longer than.
 UNKNOWN = {
     "H100-XYZ": "h100",
     "NVIDIA H100 64GB": "h100",
-    "V100-SXM2-16GB": "v100-32",
-    "RTX 4070 Ti SUPER": "rtx-4070",
+    "V100-SXM2-24GB": "v100-32",
+    "RTX 4000 SFF Ada Generation": "rtx-6000-ada",
     "NVIDIA GeForce RTX 4090 Laptop GPU": "rtx-4090",
     "M4 Max 64GB": "m4-max",
     "MI300A": "mi300x",
@@ -104,7 +136,7 @@ def test_an_unknown_gpu_lists_the_known_and_says_how_to_add_one() -> None:
     with pytest.raises(HardwareError) as caught:
         find_gpu("h1000")
     sentence = str(caught.value)
-    assert "known are t4, v100-32, a10, a10g, l4, " in sentence and "Did you mean h100?" in sentence
+    assert "known are t4, v100-16, v100-32, a10, " in sentence and "Did you mean h100?" in sentence
     assert "--hardware-file" in sentence and "[gpus.NAME]" in sentence
 
 

@@ -56,7 +56,7 @@ def _forms(name: str) -> Iterator[str]:
 
 def _words(name: str) -> list[str]:
     """Return a name's words without those that are added, sizes as numbers, and SXM without its version."""
-    plain = re.sub(r"\((r|tm)\)|\d+-core", " ", name.lower())
+    plain = re.sub(r"\((r|tm)\)|\d+-core|:[a-z:+-]*$|mac(book)? ?(pro|air|mini|studio)", " ", name.lower())
     plain = re.sub(r"\b(rtx|epyc|xeon)(?=\d)", r"\1-", plain)
     parts = (re.sub(r"^(\d+)g(i?b)?$", r"\1", word) for word in re.split(r"[\s_/+-]+", plain))
     parts = (re.sub(r"^sxm\d$", "sxm", word) for word in parts)

@@ -158,10 +158,18 @@ _SHEETS = Path(__file__).with_name("hardware.toml")
 
 @dataclass(frozen=True, slots=True)
 class DataSheets:
-    """The GPUs of hardware.toml. aliases: other spellings of their names."""
+    """The GPUs of hardware.toml. aliases: other spellings of their names. machines: the GPU of clouds' machines, by how
+    their names begin."""
 
     gpus: Mapping[str, Gpu]
     aliases: Mapping[str, str]
+    machines: Mapping[str, str]
+
+    def gpu_of_machine(self, name: str) -> Gpu | None:
+        """Return the GPU of a cloud's machine by its name; None where it is not known."""
+        asked = spelled(name)
+        begins = [begin for begin in self.machines if asked.startswith(begin)]
+        return self.gpus[self.machines[max(begins, key=len)]] if begins else None
 
 
 @functools.cache
@@ -169,8 +177,14 @@ def data_sheets(path: Path = _SHEETS) -> DataSheets:
     """Read the data sheets that come with this package; a second call returns the same ones. Raises HardwareError."""
     source = f"The data sheets in {path}"
     values = _read(path, source)
-    tables, aliases = values.get("gpus"), values.get("aliases")
-    if not isinstance(tables, dict) or not isinstance(aliases, dict) or len(values) != 2:
+    tables, aliases, machines = values.get("gpus"), values.get("aliases"), values.get("machines", {})
+    known = {"gpus", "aliases", "machines"}
+    if (
+        not isinstance(tables, dict)
+        or not isinstance(aliases, dict)
+        or not isinstance(machines, dict)
+        or set(values) - known
+    ):
         raise HardwareError(
             f"{source} hold the tables {', '.join(values)}, where gpus and aliases are needed; install inflight again."
         )
@@ -182,10 +196,10 @@ def data_sheets(path: Path = _SHEETS) -> DataSheets:
             raise HardwareError(
                 f"{source}, GPU {gpu.name!r} lacks price-source; name where and when its price was seen."
             )
-    for alias, name in aliases.items():
+    for alias, name in {**aliases, **machines}.items():
         if name not in gpus:
             raise HardwareError(f"{source}, alias {alias!r} is {name!r}; give one of {', '.join(gpus)}.")
-    return DataSheets(gpus, aliases)
+    return DataSheets(gpus, aliases, machines)
 
 
 def find_gpu(name: str, others: Iterable[Gpu] = (), option: str = "") -> Gpu:
@@ -207,6 +221,8 @@ def find_gpu(name: str, others: Iterable[Gpu] = (), option: str = "") -> Gpu:
 
     found = find_name(name, lambda form: None if (gpu := named(form)) is None else gpu.memory_gb)
     if found is not None and (gpu := named(found)) is not None:
+        return gpu
+    if (gpu := sheets.gpu_of_machine(name)) is not None:
         return gpu
     hint = nearest_name(name, known)
     wrong = f"{option} is {name!r}" if option else f"The GPU {name!r} is not known"
