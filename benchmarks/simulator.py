@@ -6,8 +6,8 @@
 Chat-like traffic (prompts lognormal with median 250, about 200 output tokens) on virtual engines from nearly idle to
 saturated. Requests, arrivals and step times are the same in every run; counted is CPU time of the whole simulation:
 making prompts, scheduling, observing and summarising. The plan is that of docs/planning.md for 70 billion parameters,
-from the command to its first answer and to its end, without trials that were run before and with them; it has a section
-of its own.
+from the command to its first answer and to its end, without trials that were run before and with them, and with its
+modules compiled, as those of an installed package are; it has a section of its own.
 """
 
 from __future__ import annotations
@@ -131,12 +131,13 @@ class Timed:
     answer: str
 
 
-def planned(cache: Path) -> Timed:
-    """Run the command. cache: where it finds and stores trials."""
+def planned(cache: Path, modules: Path, *options: str) -> Timed:
+    """Run the command. cache: where it finds and stores trials. modules: the same of compiled modules."""
     command, environment = Path(sys.executable).parent / "inflight", {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    environment = {**environment, "PYTHONPYCACHEPREFIX": str(modules), "PYTHONDONTWRITEBYTECODE": ""}
     began, before, first = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN), None
     with subprocess.Popen(
-        [command, *PLAN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [command, *PLAN, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as running:
         assert running.stdout is not None and running.stderr is not None
         for line in running.stderr:
@@ -152,12 +153,15 @@ def planned(cache: Path) -> Timed:
 
 def plan(write: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        new, again = planned(Path(folder)), planned(Path(folder))
+        modules, cache = Path(folder, "modules"), Path(folder, "cache")
+        planned(Path(folder, "other cache"), modules, "--fast")
+        new, again = planned(cache, modules), planned(cache, modules)
     assert new.first is not None, "the answer is refined"
     body = (
         f"`inflight {shlex.join(PLAN)}` takes {new.wall:.1f} s (asked: {PLAN_ASKED}; it counts what else the machine "
-        f"did), {new.cpu:.1f} s of CPU time, and shows its first answer after {new.first:.1f} s. Asked again it ends "
-        f"after {again.wall:.1f} s (asked: under {AGAIN_ASKED}). It answers: {new.answer}."
+        f"did; its modules are compiled), {new.cpu:.1f} s of CPU time, and shows its first answer after "
+        f"{new.first:.1f} s. Asked again it ends after {again.wall:.1f} s (asked: under {AGAIN_ASKED}). It answers: "
+        f"{new.answer}."
     )
     print(body)
     if write:
