@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from inflight.planning.machine import Machine
 from inflight.planning.plan import Infeasible, Plan, PlanError, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.result import InfeasibleResult, plan_result
+from inflight.planning.runner_up import expected_trials
 from inflight.planning.simulation import Topology, Trial, try_out
-from inflight.planning.sizing import POOLED, Candidate, Question, TrialRunner, candidate_for
+from inflight.planning.sizing import POOLED, Candidate, Question, TrialRunner, candidate_for, candidates
+from inflight.planning.trial_cache import TrialCache
 
 from .builders import Linear, drawn, machine, workload
 
@@ -124,6 +127,15 @@ def test_a_plan_on_one_gpu_has_a_runner_up() -> None:
     for found in (far, answer(2.0)):
         assert isinstance(found, Plan)
         assert [one.name for one in found.ranked()] == ["box, chunked", "box, continuous"]
+
+
+def test_trials_that_run_ahead_are_those_that_the_next_plan_takes(tmp_path: Path) -> None:
+    question = asked(machine(), machine("four", speed=1.5, gpus=4, price_per_hour=8.0), rate=20.0, slo="ttft=4000(p99)")
+    ahead, alone, traffic = TrialCache(tmp_path / "ahead"), TrialCache(tmp_path / "alone"), traffic_of(question.demand)
+    expected_trials(TrialRunner(question, traffic, ahead), candidates(question, traffic))
+    ran = {path.name for path in (tmp_path / "ahead").iterdir()}
+    assert plan(question, cache=ahead) == plan(question, cache=alone)
+    assert len(ran) > 1 and ran < {path.name for path in (tmp_path / "alone").iterdir()}
 
 
 def test_small_demand_takes_one_replica_and_no_router() -> None:

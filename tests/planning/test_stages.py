@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 
-from inflight.planning.parallel import WorkerKilled, run_all
+from inflight.planning.parallel import WorkerKilled, run_all, running_beside
 from inflight.planning.stages import Stages
 
 
@@ -77,3 +80,16 @@ def test_a_worker_that_is_killed_ends_all_with_a_sentence() -> None:
 
     with pytest.raises(WorkerKilled, match="ended with -9 before its result came"):
         run_all({"a": dies, "b": lambda: 1, "c": lambda: 1}, 2, lambda name: None)
+
+
+def test_a_job_beside_others_stores_what_it_finds_and_ends_with_them(tmp_path: Path) -> None:
+    def store() -> None:
+        (tmp_path / "found").touch()
+        time.sleep(3600)
+
+    with running_beside(store, 2):
+        while not (tmp_path / "found").exists():
+            time.sleep(0.001)
+    assert not multiprocessing.active_children()
+    with running_beside(lambda: pytest.fail("with one worker nothing runs beside"), 1):
+        pass

@@ -50,6 +50,11 @@ def asks_for_sessions(question: Question) -> bool:
     return isinstance(question.demand, Mixed) and question.demand.sessions is not None
 
 
+def rate_follows(question: Question) -> bool:
+    """Whether the rate follows from trials (`measured_load`)."""
+    return asks_for_sessions(question) or question.gpus is not None
+
+
 def has_conversations(question: Question) -> bool:
     """Whether requests follow each other, so that their load is balanced with how long answers take."""
     return isinstance(question.demand, Mixed) and question.demand.mean_turns > 1

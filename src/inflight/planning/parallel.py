@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any
@@ -71,6 +72,22 @@ def run_ahead(jobs: Sequence[Callable[[], Any]], workers: int) -> None:
     """Run jobs for what they store, which a cache has then; where they cannot run at once, do nothing."""
     if workers > 1 and len(jobs) > 1:
         run_all({str(number): job for number, job in enumerate(jobs)}, workers, lambda name: None)
+
+
+@contextmanager
+def running_beside(job: Callable[[], Any], workers: int) -> Iterator[None]:
+    """Run a job for what it stores, beside what this process does in the context, and no longer than that; with one
+    worker, do nothing."""
+    if workers <= 1:
+        yield
+        return
+    receiver, process = _start(job)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
 
 
 def _start(job: Callable[[], Any]) -> tuple[Connection, ForkProcess]:

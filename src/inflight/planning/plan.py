@@ -26,6 +26,7 @@ from inflight.planning.parallelisms import vllm_options
 from inflight.planning.ranking import RankedPlan, ranked, ranked_on
 from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
+from inflight.planning.runner_up import running_ahead
 from inflight.planning.sensitivity import Measurement
 from inflight.planning.separation import SeparateClass
 from inflight.planning.simulated_blocks import in_simulated_blocks
@@ -209,7 +210,8 @@ def plan(
     question, traffic, found = _expected(question)
     runner = TrialRunner(question, traffic, cache)
     stages = Stages({**{_search_of(one): SEARCH for one in found[: sizing.SIMULATED]}, PLANNED: 2.0}, progress)
-    measured = _measure(runner, found, stages, fast)
+    with running_ahead(runner, found, 1 if fast or strategies else workers):
+        measured = _measure(runner, found, stages, fast)
     usable = [one for one in measured if one.rate]
     if not usable:
         return Infeasible(question, traffic, measured)

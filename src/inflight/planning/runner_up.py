@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 
+from inflight.planning.load import rate_follows
 from inflight.planning.outlook import strategy_need
+from inflight.planning.parallel import running_beside
 from inflight.planning.sizing import HEADROOM, Candidate, TrialRunner, measure
 
 MACHINES = 2  # that are tried
@@ -29,6 +33,26 @@ def runner_up(runner: TrialRunner, best: Candidate, rivals: Sequence[Candidate])
         return found
     usable = [one for one in (found, _slower(_in_another_layout(runner, best), kept)) if one is not None]
     return min(usable, key=lambda one: one.gpus(demand), default=None)
+
+
+def running_ahead(runner: TrialRunner, found: Sequence[Candidate], workers: int) -> AbstractContextManager[None]:
+    """Return a context in which another process runs `expected_trials`. workers: processes at once; with one, nothing
+    runs ahead."""
+    question = runner.question
+    is_known = runner.has_cache and question.layouts is None and not rate_follows(question)
+    return running_beside(partial(expected_trials, runner, found), workers if is_known else 1)
+
+
+def expected_trials(runner: TrialRunner, found: Sequence[Candidate]) -> None:
+    """Run the trials of the next plan, as far as they are known before the plan: if it is on the first of these
+    machines, and no other is measured. The cache keeps them.
+
+    Args:
+        runner: Runs trials.
+        found: Machines that hold the longest request, the cheapest by the closed form first.
+    """
+    _on_another_machine(runner, found[1:], 1.0)
+    _in_another_layout(runner, found[0])
 
 
 def _kept(best: Candidate) -> float:
