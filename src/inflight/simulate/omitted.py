@@ -45,7 +45,7 @@ class Omitted:
 
 
 class Memory(Protocol):
-    """What blocks are reserved of: the scheduler's KV cache manager."""
+    """The scheduler's KV cache manager, as far as blocks are reserved."""
 
     @property
     def block_size(self) -> int: ...
