@@ -9,19 +9,25 @@ from typing import Any
 import pytest
 
 from inflight.cli import call
+from inflight.config.scheduling import SchedulingSettings
 from inflight.metrics.slo import parse_slos
 from inflight.models.known import known_model
+from inflight.planning.autoscaling import LoadProfile
 from inflight.planning.bottleneck import bottleneck
+from inflight.planning.costs import autoscaling_of
 from inflight.planning.demand import traffic_of
+from inflight.planning.engine_config import EngineConfig
+from inflight.planning.engine_options import engine_options
 from inflight.planning.machine import Hardware, Machine
 from inflight.planning.proposal import Overrides
 from inflight.planning.search import Capacity
 from inflight.planning.simulation import Topology, Trial, try_out
-from inflight.planning.sizing import Question, candidate_for
+from inflight.planning.sizing import FleetQuestion, Question, candidate_for
 from inflight.planning.trial_cache import TrialCache
 from inflight.planning.warnings import warnings
 from inflight.simulate.engine_costs import all_engine_costs, engine_costs, front_end_costs
 from inflight.simulate.hardware import find_gpu
+from inflight.simulate.parallelism import Parallelism
 from inflight.simulate.roofline import Roofline
 
 from .builders import drawn
@@ -90,6 +96,61 @@ def test_a_front_end_that_is_full_is_the_bottleneck() -> None:
         assert (found.bound == "front end") == bound
         said = "\n".join(warnings(question, traffic_of(demand), candidate, trial, 1))
         assert ("10 ms of one processor" in said) == bound and "not simulated" not in said
+
+
+def test_replicas_behind_full_front_ends_do_not_serve_what_waits() -> None:
+    """A fleet follows a jump of the load to the rate that the planned ten replicas serve."""
+    jump = LoadProfile((60.0,) * 30 + (600.0,) * 60)
+    late = []
+    for name in ("inflight", "vllm-sync"):
+        question = Question(machines=(on(name),), demand=drawn(600.0), fleet=FleetQuestion(jump, 60.0))
+        best = candidate_for(question, traffic_of(question.demand), question.machines[0], Overrides())
+        found = autoscaling_of(question, best, 10)
+        assert found is not None
+        late.append(found.late_without_spare)
+    assert late[0] == 0 < late[1]
+
+
+SETTINGS = {
+    "vllm": "--max-num-seqs 64 --max-num-batched-tokens 1024",
+    "vllm-sync": "--max-num-seqs 64 --max-num-batched-tokens 1024 --no-async-scheduling",
+    "sglang": "--max-running-requests 64 --chunked-prefill-size 1024 --enable-mixed-chunk",
+    "tensorrt-llm": "--max_batch_size 64 --max_num_tokens 1024, and in its --config file enable_chunked_prefill: true",
+    "inflight": "",
+}
+
+
+@pytest.mark.parametrize(("engine", "options"), SETTINGS.items())
+def test_settings_are_said_in_the_engine_s_own_options(engine: str, options: str) -> None:
+    chunked = SchedulingSettings.of(strategy="chunked")
+    config = EngineConfig(max_num_seqs=64, max_num_batched_tokens=1024, scheduling=chunked)
+    assert engine_options(on(engine), config) == options
+
+
+def test_whole_prompts_and_groups_have_options_of_their_own() -> None:
+    whole = EngineConfig(
+        max_num_seqs=64,
+        max_num_batched_tokens=None,
+        scheduling=SchedulingSettings.of(strategy="continuous", policy="priority"),
+    )
+    assert engine_options(on("vllm"), whole) == (
+        "--max-num-seqs 64 --no-enable-chunked-prefill --scheduling-policy priority"
+    )
+    groups = replace(on("sglang"), parallelism=Parallelism(2, expert=8, data_attention=4))
+    assert engine_options(groups, whole) == (
+        "--tp-size 8 --dp-size 4 --ep-size 8 --enable-dp-attention --max-running-requests 64 --chunked-prefill-size -1 "
+        "--enable-priority-scheduling"
+    )
+    other = replace(whole, scheduling=SchedulingSettings.of(strategy="dynamic"))
+    assert engine_options(on("vllm"), other).endswith("(it has no strategy like dynamic)")
+
+
+def test_a_plan_names_the_engine_s_options(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", *BASE, *DRAWN, "--fast", "--engine", "sglang"]
+    assert call(asked) == 0
+    assert "in the options of sglang: --max-running-requests" in capsys.readouterr().out
+    assert call([*asked, "--json"]) == 0
+    assert '"engine_options": "--max-running-requests' in capsys.readouterr().out
 
 
 BASE = ("--hardware", "h100", "--model", "qwen2.5-0.5b", "--rate", "20")

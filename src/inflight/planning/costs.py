@@ -11,6 +11,7 @@ from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, Question, ceiling
 from inflight.planning.spot import Spot, on_spot
 from inflight.planning.traffic import Traffic
+from inflight.simulate.engine_costs import front_end_costs
 
 PATIENCE = 10.0  # seconds that a request may wait where no SLO says it
 
@@ -64,7 +65,8 @@ def autoscaling_of(question: Question, best: Candidate, replicas: int) -> Autosc
     start = _start_seconds(question, machine)
     patience, allowed = _patience(question)
     rate = question.demand.rate / replicas
-    saturated, price = ceiling(best), machine.price_per_hour
+    front_end, price = front_end_costs(machine.engine), machine.price_per_hour
+    saturated = ceiling(best) if front_end is None else min(ceiling(best), 1 / front_end.request)
     return autoscaled(fleet.profile, rate, replicas, patience, allowed, start, price, saturated=saturated)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import BLOCK_SIZE, DEFAULT_ROWS, Hardware, Machine
 from inflight.planning.rendering import sentence
 from inflight.simulate.parallelism import Parallelism, ParallelismError, mixtures_of
@@ -96,16 +94,3 @@ def _beyond(hardware: Hardware) -> Iterator[Parallelism]:
 
 def _has_experts(hardware: Hardware) -> bool:
     return next(mixtures_of(hardware.model), None) is not None
-
-
-def vllm_options(machine: Machine, config: EngineConfig) -> str:
-    """Return vLLM's options of a machine's parallelism and of its limits, which are those of each data-parallel group,
-    and of each of the batches in a pipeline."""
-    one, gpu = machine.parallelism, getattr(machine.model, "gpu", None)
-    limits = {
-        "--max-num-seqs": (config.max_num_seqs, one.data_attention),
-        "--max-num-batched-tokens": (config.max_num_batched_tokens, one.batches),
-    }
-    given = [f"{name} {math.ceil(value / by)}" for name, (value, by) in limits.items() if value is not None]
-    overlapped = ["--enable-dbo"] if gpu is not None and one.spans(gpu) else []
-    return " ".join([one.vllm_options, *overlapped, *given]).strip()

@@ -16,13 +16,13 @@ from inflight.planning.costs import Cost, autoscaling_of, cost_of, spot_of
 from inflight.planning.demand import traffic_of
 from inflight.planning.energy import Energy, energy_of
 from inflight.planning.engine_config import EngineConfig
+from inflight.planning.engine_options import engine_options, vllm_options
 from inflight.planning.layouts import LayoutOutlook
 from inflight.planning.limits import LimitCost
 from inflight.planning.load import balanced_load, expected_load, has_conversations, measured_load, too_few_gpus
 from inflight.planning.misfit import does_not_fit
 from inflight.planning.mixture import Mixed
 from inflight.planning.parallel import run_ahead
-from inflight.planning.parallelisms import vllm_options
 from inflight.planning.ranking import RankedPlan, ranked, ranked_on
 from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
@@ -128,6 +128,11 @@ class Plan:
     def vllm_options(self) -> str:
         """Return vLLM's options of a replica."""
         return vllm_options(self.chosen.machine, self.config)
+
+    @property
+    def engine_options(self) -> str:
+        """Return the options of a replica of the engine whose host costs the steps have; "" where it is this one."""
+        return engine_options(self.chosen.machine, self.config)
 
     def ranked(self) -> list[RankedPlan]:
         """Return the plans that were found to meet the SLOs, the cheapest first."""

@@ -98,8 +98,9 @@ class ParallelismResult(Struct):
 
 class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings": "mistakes"}):
     """refined: whether more than the planned load was simulated; else there is no interval, and nothing to compare.
-    engine: whose host costs steps have; None: they were measured. values: percentiles that the SLOs bound. undecided:
-    SLOs that are kept, by fewer requests than decide that."""
+    engine: whose host costs steps have; None: they were measured. engine_options: the settings in its own options,
+    where it is another one. values: percentiles that the SLOs bound. undecided: SLOs that are kept, by fewer requests
+    than decide that."""
 
     possible: bool = True
     refined: bool = True
@@ -108,6 +109,7 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     device: str
     steps_in_flight: int
     engine: str | None
+    engine_options: str | None
     replicas: int
     replicas_interval: tuple[int, int | None] | None
     rate: float
@@ -193,6 +195,7 @@ def _plan(answer: Plan) -> PlanResult:
         device=machine.device,
         steps_in_flight=machine.depth,
         engine=None if machine.engine is None else machine.engine.name,
+        engine_options=answer.engine_options or None,
         replicas=answer.replicas,
         refined=not answer.is_first,
         replicas_interval=None if answer.is_first else (answer.replicas_low, answer.replicas_high),
