@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import random
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from benchmarks.published.defaults import bench_limits, default_limits
 from benchmarks.published.lengths import lengths_of
 from inflight.models import known as well_known
 from inflight.models.known import read_model
@@ -155,8 +156,8 @@ def _measurement(source: dict[str, Any], run: dict[str, Any]) -> Measurement:
     parallelism = Parallelism(
         source.get("tensor_parallel", 1), source.get("expert_parallel", 1), source.get("data_parallel", 1)
     )
-    rows, tokens = (one * parallelism.data_attention for one in default_limits(engine, source["gpu"]))
-    return Measurement(
+    rows, tokens = (one * parallelism.data_attention for one in default_limits(engine.name, find_gpu(source["gpu"])))
+    made = Measurement(
         source=source["id"],
         url=source["url"],
         date=source["date"],
@@ -180,10 +181,9 @@ def _measurement(source: dict[str, Any], run: dict[str, Any]) -> Measurement:
         doubt=source.get("doubt", ""),
         note=source.get("note", ""),
     )
-
-
-def default_limits(engine: Engine, gpu: str) -> tuple[int, int]:
-    """Return the sequences and the tokens of a step that an engine takes by default on such a GPU."""
-    if engine.name == "vllm":
-        return (256, 2048) if gpu.startswith("a100") else (1024, 8192)
-    return 2048, 8192
+    if engine.name != "tensorrt-llm" or made.served:
+        return made
+    weights, kv = made.weights, made.kv
+    limits = bench_limits(made.spec, made.gpu, parallelism, weights, kv, made.prompt, made.output)  # type: ignore[arg-type]
+    rows, tokens = (one * parallelism.data_attention for one in limits)
+    return replace(made, max_num_seqs=rows, max_num_batched_tokens=tokens)

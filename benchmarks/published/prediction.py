@@ -27,6 +27,7 @@ _OVERHEAD = 0.85e9  # bytes that an engine takes beside weights, activations and
 # vLLM measures its memory with max_num_seqs rows that are drawn by top-k and top-p: logits in float32, sorted ones with
 # their indices in int64, probabilities, their sums and the result, of the whole vocabulary on every GPU.
 _SAMPLER_BYTES = 28
+_SGLANG = "benchmarks.published.prefill_first:PrefillFirst"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +139,11 @@ def _speed(measurement: Measurement, observations: Sequence[Observation]) -> flo
 
 
 def _scheduling(measurement: Measurement) -> SchedulingSettings:
-    """TensorRT-LLM admits a request once the blocks of its longest output are free (GUARANTEED_NO_EVICT), others when
-    those of its prompt are."""
+    """TensorRT-LLM admits a request once the blocks of its longest output are free (GUARANTEED_NO_EVICT), vLLM when
+    those of its prompt are. SGLang has steps of its own, admits a request by its longest output, too, and at first
+    counts 0.7 of what the running ones may still need (new_token_ratio)."""
+    if measurement.engine.name == "sglang":
+        return SchedulingSettings(strategy=_SGLANG, kv_allocation="reserve-request")
     reserves = measurement.engine.name == "tensorrt-llm"
     return SchedulingSettings(kv_allocation="reserve-request" if reserves else "paged").ending_early(0)
 

@@ -34,6 +34,7 @@ class EngineCosts:
     kernels: float
     all_reduce: float = 1.0
     experts_fp8: float = 1.0
+    expert_skew: float = 0.0
     eager_layer: float
     graph_tokens: int
     graph_step: int = 1

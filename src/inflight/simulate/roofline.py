@@ -205,7 +205,7 @@ class Roofline:
         eight = shares.expert_fp8 * self._engine.experts_fp8
         rate = self._rate(item, eight, shares.expert_widened) * shares.expert_compute
         rate *= saturation(chosen / touched, shares.expert_tokens) * saturation(experts.width, shares.expert_width)
-        computed, read = chosen * experts.busiest(tokens), touched * experts.max_read(tokens)
+        computed, read = chosen * experts.busiest(tokens, self._engine.expert_skew), touched * experts.max_read(tokens)
         compute = 2 * computed * experts.elements / rate
         moved = EXPERT_PASSES * computed * self.spec.hidden_size * ITEM_BYTES["bf16"] * experts.layers / experts.divided
         memory = (read * experts.elements * item + moved) / (self._bandwidth * shares.expert_memory)
@@ -279,7 +279,7 @@ class Roofline:
         gathered = all_reduce_seconds(self.gpu, one.stage_gpus, stage_tokens * hidden * ITEM_BYTES["bf16"])
         if experts.divided == 1:
             return gathered
-        tokens = stage_tokens / one.stage_gpus * experts.busiest(stage_tokens)
+        tokens = stage_tokens / one.stage_gpus * experts.busiest(stage_tokens, self._engine.expert_skew)
         return min(gathered, expert_exchange_seconds(self.gpu, experts.divided, tokens, experts.mlp.top_k, hidden))
 
     def _launch(self, features: Features, kernels: float) -> float:

@@ -79,13 +79,17 @@ class ExpertShard:
     width: float
     divided: int = 1
 
-    def busiest(self, tokens: float) -> float:
+    def busiest(self, tokens: float, skew: float = 0.0) -> float:
         """Return how many times the mean the busiest GPU computes, where `tokens` tokens choose whole experts: the
-        expected maximum of the GPUs' counts, whose deviation is that of independent choices."""
+        expected maximum of the GPUs' counts, whose deviation is that of independent choices and of what is chosen.
+
+        Args:
+            skew: Deviation of the GPUs' expected counts over their mean, as some experts are chosen more often.
+        """
         if self.divided == 1 or tokens <= 0:
             return 1.0
         mean = max(tokens * self.mlp.top_k / self.divided, 1e-9)
-        return min(float(self.divided), 1 + math.sqrt(2 * math.log(self.divided) / mean))
+        return min(float(self.divided), 1 + math.sqrt(2 * math.log(self.divided) * (1 / mean + skew * skew)))
 
     def max_read(self, tokens: float) -> float:
         """Return how many times the mean of touched experts the GPU reads that has the most of them."""
