@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inflight.core.request_timings import OTHER, QueueWaitMeter, RequestTimings
+from inflight.core.request_timings import OTHER, QueueWaitMeter, RequestTimings, Untimed
 from inflight.core.types.timings import QUEUE_REASONS, Timings
 
 
@@ -74,3 +74,16 @@ def test_time_without_a_reason_is_behind_no_lane() -> None:
     charged = ("charge", 1.0, OTHER, "batch"), ("charge", 2.0, "rows", "batch")
     summary = life(("arrive", 0.0, 0.0), *charged, ("start", 2.5), ("end", 2.5), output=0)
     assert (summary.queued_behind, summary.other_ms) == ({"batch": 500}, 2000)
+
+
+def test_untimed_accounts_have_tokens_alone() -> None:
+    timings, meter = Untimed(), QueueWaitMeter()
+    timings.arrive(0.0, 1.0, meter)
+    timings.start(2.0, meter)
+    timings.cached_tokens = 8
+    timings.token(3.0)
+    timings.preempt(4.0)
+    timings.end(5.0, meter)
+    summary = timings.summary(0.0, 10, 3, "batch")
+    assert timings.ended == 5.0
+    assert (summary.total_ms, summary.ttft_ms, summary.cached_tokens, summary.lane) == (0.0, None, 8, "batch")

@@ -8,6 +8,7 @@ Every second of waiting is charged twice: to the resource that blocked the queue
 from __future__ import annotations
 
 from copy import copy
+from functools import lru_cache
 from typing import NamedTuple
 
 from inflight.core.types.timings import GRAMMAR, QUEUE_REASONS, Timings
@@ -219,3 +220,44 @@ class RequestTimings:
             queued_behind={name: value * 1e3 for name, value in self.queued_behind.items()},
             started_ms=None if self.started is None else (self.started - arrival) * 1e3,
         )
+
+
+class Untimed(RequestTimings):
+    """Accounts of tokens and blocks alone, for schedulers of which it is not asked where a request's time went."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.first_token = self.ended = None
+        self.cached_tokens = self.recomputed_tokens = self.swapped_blocks = 0
+
+    def arrive(self, arrival: float, now: float, clock: QueueWaitMeter) -> None: ...
+
+    def add_compile_time(self, seconds: float, lane: str) -> None: ...
+
+    def block(self, now: float, clock: QueueWaitMeter) -> None: ...
+
+    def unblock(self, reason: str, now: float, clock: QueueWaitMeter, lane: str) -> None: ...
+
+    def start(self, now: float, clock: QueueWaitMeter) -> None: ...
+
+    def token(self, now: float) -> None: ...
+
+    def preempt(self, now: float) -> None: ...
+
+    def end(self, now: float, clock: QueueWaitMeter) -> None:
+        """Note the time: of several samples the last one is summarised."""
+        self.ended = now
+
+    def so_far(self, now: float, clock: QueueWaitMeter, blocked_on: str | None, lane: str) -> RequestTimings:
+        """Return these accounts."""
+        return copy(self)
+
+    def summary(self, arrival: float, prompt_tokens: int, output_tokens: int, lane: str) -> Timings:
+        """Return the accounts, without times."""
+        return _untimed(self.cached_tokens, self.recomputed_tokens, self.swapped_blocks, lane)
+
+
+@lru_cache(maxsize=1024)
+def _untimed(cached: int, recomputed: int, swapped: int, lane: str) -> Timings:
+    return Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, None, cached, recomputed, swapped, None, None, lane)

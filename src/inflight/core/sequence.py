@@ -97,7 +97,9 @@ class Sequence:
         checker: StopChecker,
         max_output_tokens: int,
         banned: tuple[int, ...],
+        timings: RequestTimings | None = None,
     ):
+        """Make a sequence that waits. timings: None: its own."""
         self.number = number  # rises with acceptance, unique in the engine
         self.request = request
         self.sample_index = sample_index
@@ -138,7 +140,7 @@ class Sequence:
         self.lengths = uniform(1, max(1, max_output_tokens))  # of the output, as they were predicted last
         self.cached_hint = 0  # prompt tokens that were cached when the policy last asked
         self.finish: Finish | None = None
-        self.timings = RequestTimings()
+        self.timings = RequestTimings() if timings is None else timings
 
     def append(self, token_id: int) -> None:
         """Add a pending token."""

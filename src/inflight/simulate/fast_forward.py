@@ -93,9 +93,6 @@ class FastForward(UnlearnedScheduler):
         prompt = self._prompt_alone() if alike.chunk else None
         assert (prompt is not None) == bool(alike.chunk), "what was foreseen holds"
         self._running.drain_freed_rows()
-        for now in (times[0], times[-2]) if steps > 1 else times[:1]:
-            self._time.now = now
-            self._charge_waiting()
         for lane in self._lanes.all():
             if lane.running:
                 lane.served(steps * (rows + alike.chunk))
@@ -186,7 +183,6 @@ class FastForward(UnlearnedScheduler):
     def _condensed(self, rows: int) -> CondensedPlan:
         """Make the plan in which all sequences are omitted, and none joins, as the plan builder would."""
         self._memory.begin_step(self._next_step)
-        self._charge_waiting()
         self._running.steady = None
         parts = (), (), self._running.drain_freed_rows(), (), self._memory.finish_plan()
         return CondensedPlan(self._next_step, *parts, omitted=rows, omitted_context=self._context)
@@ -213,14 +209,6 @@ class FastForward(UnlearnedScheduler):
             return None
         is_new = not (first.output or first.recompute_until or first.lacks_scores)
         return first if is_new and first.request.pooling is None else None
-
-    def _charge_waiting(self) -> None:
-        """Charge waiting time from now on to what blocks the queue: rows, or else the budget."""
-        reasons = {}
-        if len(self._lanes):
-            reason = "budget" if self._running.num_free_rows else "rows"
-            reasons = {lane.settings.name: reason for lane in self._lanes.all() if lane.queue.ready}
-        self._lanes.charge_waiting(reasons, {}, self._running.blocks_by_lane)
 
     def _completed(self, plan: BatchPlan, result: StepResult) -> tuple[BatchPlan, StepResult]:
         """Add the chunks and tokens that a step in flight lacks. Decodes come first, by rank."""

@@ -23,9 +23,10 @@ class Unpredicted:
 
 class UnlearnedScheduler(Scheduler):
     """A scheduler for settings under which nothing asks how long steps and answers are expected to be: it learns
-    neither. Its prompts are made of the vocabulary's tokens."""
+    neither, nor where requests' time went. Its prompts are made of the vocabulary's tokens."""
 
     checks_prompts = False
+    times_requests = False
 
     def __init__(self, config: SchedulerConfig):
         super().__init__(structs.replace(config, predictor=Unpredicted()))

@@ -213,9 +213,12 @@ class Lanes:
         time: StepTime,
         latency: LatencyModel | None = None,
         min_share: float = 0.0,
+        *,
+        is_timed: bool = True,
     ):
         """max_rows, token_budget: what there is to share; what lanes keep may not add up to more. min_share: share of
-        the steps' tokens that background lanes have while they have work."""
+        the steps' tokens that background lanes have while they have work. is_timed: whether waiting time is attributed
+        to what blocks the queues."""
         self.min_share = MinShare(min_share)
         self.step_target = StepTarget(latency or LatencyModel())
         self._lanes = {one.name: Lane(one, WaitingQueue(one.policy, cached_tokens, time)) for one in settings}
@@ -224,7 +227,7 @@ class Lanes:
             background: [lane for lane in self._lanes.values() if lane.settings.background == background]
             for background in (False, True)
         }
-        self._max_rows, self._time = max_rows, time
+        self._max_rows, self._time, self._is_timed = max_rows, time, is_timed
         for what, total in (("rows", max_rows), ("tokens", token_budget)):
             kept = sum(getattr(lane.settings, f"min_{what}") for lane in self._lanes.values())
             if kept > total:
@@ -345,12 +348,16 @@ class Lanes:
             prompt_tokens: Of this step, by lane; where decodes fill it, the lane with most rows has most of it.
             blocks_by_lane: Counts the blocks that each lane's sequences hold.
         """
+        if not self._is_timed:
+            return
         for lane in self._lanes.values():
             reason = reasons.get(lane.settings.name, OTHER) if len(lane.queue) else OTHER
             lane.clock.charge(self._time.now, reason, self._behind(lane, reason, prompt_tokens, blocks_by_lane))
 
     def charge_all_waiting(self, reason: str, blocks_by_lane: Callable[[], Mapping[str, int]]) -> None:
         """Attribute waiting time from now on to one reason."""
+        if not self._is_timed:
+            return
         for lane in self._lanes.values():
             lane.clock.charge(self._time.now, reason, self._behind(lane, reason, {}, blocks_by_lane))
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from inflight.core.estimation.output_length import PredictionTally, Predictor
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.validation import RequestValidator
+from inflight.core.request_timings import RequestTimings
 from inflight.core.scheduling.state import SchedulerState
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import StopChecker, StopText, StopTextFactory
@@ -32,10 +33,11 @@ class SampleFactory:
         predictor: Predictor,
         end_token_ids: frozenset[int],
         stop_text: StopTextFactory | None,
+        timings: type[RequestTimings],
     ):
         self.next_number = 0  # of the next sequence
         self._validator, self._predictor = validator, predictor
-        self._end_token_ids, self._stop_text = end_token_ids, stop_text
+        self._end_token_ids, self._stop_text, self._timings = end_token_ids, stop_text, timings
 
     def make(self, request: Request) -> list[Sequence]:
         """Make a sequence for each sample.
@@ -48,7 +50,8 @@ class SampleFactory:
         samples = []
         for index in range(request.params.n):
             checker = StopChecker(request, self._end_token_ids, max_output, self._stop_text_for(request))
-            sequence = Sequence(self.next_number + index, request, index, checker, max_output, banned)
+            number, timings = self.next_number + index, self._timings()
+            sequence = Sequence(number, request, index, checker, max_output, banned, timings)
             sequence.lengths, sequence.predicted_first = lengths, lengths.mean()
             sequence.predicted = sequence.predicted_first
             samples.append(sequence)

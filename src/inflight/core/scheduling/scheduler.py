@@ -17,7 +17,7 @@ from inflight.core.kv.sessions import SessionTable
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.queueing.validation import RequestValidator
-from inflight.core.request_timings import StepTime
+from inflight.core.request_timings import RequestTimings, StepTime, Untimed
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.foreground import ForegroundWork
 from inflight.core.scheduling.interim import InterimSteps
@@ -46,6 +46,7 @@ from inflight.core.types.timings import ADAPTER, Timings
 
 class Scheduler:
     checks_prompts = True  # whether prompts may have token ids that the vocabulary lacks
+    times_requests = True  # whether there are accounts of where each request's time goes
 
     def __init__(self, config: SchedulerConfig):
         capacity, latency = config.capacity, config.latency
@@ -73,6 +74,7 @@ class Scheduler:
             self._time,
             latency,
             config.lane_floor,
+            is_timed=self.times_requests,
         )
         ends = config.end_token_ids
 
@@ -84,7 +86,13 @@ class Scheduler:
         self._validator = RequestValidator(
             capacity, self._lanes, ends, seconds_until_served, shortage, checks_prompts=self.checks_prompts
         )
-        self._sample_factory = SampleFactory(self._validator, config.predictor, ends, config.stop_text)
+        self._sample_factory = SampleFactory(
+            self._validator,
+            config.predictor,
+            ends,
+            config.stop_text,
+            RequestTimings if self.times_requests else Untimed,
+        )
         self._predictions = PredictionTally()
         self._batch_outputs = BatchOutputs()
         self._counts = Counts()
