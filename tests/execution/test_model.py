@@ -129,9 +129,18 @@ def test_greedy_tokens_agree_over_64_steps(oracle_of: OracleOf, variant: str, is
     assert driver.greedy(prompt, 64, CHUNK) == oracle.greedy(prompt, 64)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("variant", "isa"), everywhere((*DISTINCT, *ALSO_DISTINCT)))
-def test_chunks_and_company_change_no_bit(oracle_of: OracleOf, variant: str, isa: str, dtype: str) -> None:
+def test_chunks_and_company_change_no_bit(oracle_of: OracleOf, variant: str, isa: str) -> None:
+    check_sameness(oracle_of, variant, isa, "float32")
+
+
+# In numpy the types differ in how a result is rounded alone.
+@pytest.mark.parametrize(("variant", "isa"), everywhere((*DISTINCT, *ALSO_DISTINCT), USUAL - {"reference"}))
+def test_in_bf16_chunks_and_company_change_no_bit(oracle_of: OracleOf, variant: str, isa: str) -> None:
+    check_sameness(oracle_of, variant, isa, "bfloat16")
+
+
+def check_sameness(oracle_of: OracleOf, variant: str, isa: str, dtype: str) -> None:
     oracle = oracle_of(variant)
     driver = Driver.of(oracle.folder, dtype, isa)
     # Of a hundred tokens, each of which numpy takes a step for, sixty go beyond every window and several blocks too.
