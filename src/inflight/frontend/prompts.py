@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any, SupportsIndex, TypeVar, cast
 
 from inflight.core.stopping import StopText
-from inflight.core.types.request import SLO, ReasoningText, Request
-from inflight.core.types.sampling import NO_SAMPLING, Adapter, Grammar, PoolingParams, SamplingParams
+from inflight.core.types.request import ReasoningText, Request
+from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 from inflight.counted import quoted, shortened
 from inflight.text import (
     AnswerStart,
@@ -170,20 +170,10 @@ class PromptEncoder:
         params: SamplingParams,
         arrival: float,
         *,
-        forced_output_tokens: int | None = None,
-        cache_salt: str = "",
-        lane: str = "interactive",
-        tenant: str = "",
-        priority: int = 0,
-        slo: SLO = SLO(),  # noqa: B008  (frozen)
-        session: str = "",
-        program: str = "",
-        grammar: Grammar | None = None,
-        shown_token_ids: tuple[int, ...] = (),
         reasoning: ReasoningText | None = None,
-        call_marks: tuple[tuple[int, ...], ...] = (),
-        adapter: Adapter | None = None,
+        **fields: Any,
     ) -> Request:
+        """Make a request for an output. fields: others of `Request`. Raises PromptError."""
         if params.stop and self._tokenizer is None:
             raise PromptError("stop strings need text, but this model has no tokenizer; use stop_token_ids.")
         bad_token_ids = self._bad_token_ids(params.bad_words) if params.bad_words else ()
@@ -195,19 +185,8 @@ class PromptEncoder:
             seed=self._draw_seed(number) if params.seed is None else params.seed,
             arrival=arrival,
             bad_token_ids=bad_token_ids,
-            cache_salt=cache_salt,
-            lane=lane,
-            tenant=tenant,
-            priority=priority,
-            slo=slo,
-            session=session,
-            program=program,
-            forced_output_tokens=forced_output_tokens,
-            grammar=grammar,
-            shown_token_ids=shown_token_ids,
             reasoning=reasoning if params.stop else None,
-            call_marks=call_marks,
-            adapter=adapter,
+            **fields,
         )
 
     def text(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> tuple[int, ...]:
@@ -275,33 +254,16 @@ class PromptEncoder:
         prompt_token_ids: tuple[int, ...],
         pooling: PoolingParams,
         arrival: float,
-        *,
-        second_text_at: int | None = None,
-        cache_salt: str = "",
-        lane: str = "interactive",
-        tenant: str = "",
-        priority: int = 0,
-        slo: SLO = SLO(),  # noqa: B008  (frozen)
-        session: str = "",
-        program: str = "",
-        adapter: Adapter | None = None,
+        **fields: Any,
     ) -> Request:
-        """Make a pooling request."""
+        """Make a pooling request. fields: others of `Request`."""
         return Request(
             request_id=request_id,
             prompt_token_ids=prompt_token_ids,
             params=NO_SAMPLING,
             pooling=pooling,
-            second_text_at=second_text_at,
             arrival=arrival,
-            cache_salt=cache_salt,
-            lane=lane,
-            tenant=tenant,
-            priority=priority,
-            slo=slo,
-            session=session,
-            program=program,
-            adapter=adapter,
+            **fields,
         )
 
     def _encode_bad_words(self, bad_words: Sequence[str]) -> tuple[tuple[int, ...], ...]:

@@ -68,11 +68,7 @@ def find_capacity(
         was_met, repeated = found.met, repeated + 1 if found.met == was_met else 1
         sides[found.met] = (rate, found)
         is_trickle = rate <= TRICKLE * guess * 1.001
-        if False in sides and (sides[False][0] <= worth or (True not in sides and is_trickle)):
-            break
-        if len(sides) == 2 and sides[False][0] / sides[True][0] <= 1 + tolerance:
-            break
-        if False not in sides and rate >= ceiling:
+        if _is_decided(sides, is_trickle, tolerance, worth, ceiling):
             break
         if (found.met and is_trickle) or (number == max_trials and _is_far(sides, ceiling)):
             max_trials, closing = max_trials + closing, 0
@@ -87,6 +83,18 @@ def find_capacity(
             rate = max(TRICKLE * guess, rate / down)
     met, missed = sides.get(True), sides.get(False)
     return Capacity(met and met[1], missed and missed[1], number)
+
+
+def _is_decided(
+    sides: dict[bool, tuple[float, Trial]], is_trickle: bool, tolerance: float, worth: float, ceiling: float
+) -> bool:
+    """Whether no further trial is of interest. is_trickle: of the last one."""
+    met, missed = sides.get(True), sides.get(False)
+    if missed is None:
+        return met is not None and met[0] >= ceiling
+    if met is None:
+        return missed[0] <= worth or is_trickle
+    return missed[0] <= worth or missed[0] / met[0] <= 1 + tolerance
 
 
 def _is_far(sides: dict[bool, tuple[float, Trial]], ceiling: float) -> bool:

@@ -214,8 +214,8 @@ class Table:
                 rows.broken(reader.line_num, "its time or one of its lengths is not a number")
                 continue
             rows.take(
-                reader.line_num, arrival, prompt_tokens, output_tokens, (), 0,
-                "" if session is None else row[session], "" if traffic is None else traffic(row),
+                reader.line_num, arrival, prompt_tokens, output_tokens,
+                session="" if session is None else row[session], traffic="" if traffic is None else traffic(row),
             )  # fmt: skip
 
     def _readable(self) -> Iterator[list[str]]:

@@ -63,7 +63,8 @@ def _load_mooncake(source: Source, rows: Rows, reading: Reading) -> None:
             has_fractions = has_fractions or milliseconds % 1 != 0
             prefix = hashed.read(line, row, prompt_tokens)
             if prefix is not None:
-                rows.take(line, milliseconds / 1000, prompt_tokens, output_tokens, prefix, hashed.size)
+                blocks = {"prefix": prefix, "block_size": hashed.size}
+                rows.take(line, milliseconds / 1000, prompt_tokens, output_tokens, **blocks)
     hashed.note_mismatches()
     _correct_seconds(rows, has_fractions)
 
@@ -93,10 +94,9 @@ def _load_bailian(source: Source, rows: Rows, reading: Reading) -> None:
             prefix = hashed.read(line, row, prompt_tokens)
             before = turns.get(parent) if parent != -1 else None
             session = str(chat) if before is None else rows.entries[before].session
-            traffic = str(row.get("type", ""))
-            if prefix is not None and rows.take(
-                line, seconds, prompt_tokens, output_tokens, prefix, hashed.size, session, traffic, before
-            ):
+            turn = {"session": session, "traffic": str(row.get("type", "")), "after": before}
+            blocks = {"prefix": prefix, "block_size": hashed.size}
+            if prefix is not None and rows.take(line, seconds, prompt_tokens, output_tokens, **blocks, **turn):
                 turns[chat] = len(rows.entries) - 1
                 orphans += before is None and parent != -1
     hashed.note_mismatches()

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from inflight.counted import UNBOUNDED
-from inflight.metrics.observation import Targets
-from inflight.workload.workload import NO_TARGETS, Entry, Workload, WorkloadError
+from inflight.workload.workload import Entry, Workload, WorkloadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +87,10 @@ class Rows:
         arrival: float,
         prompt_tokens: int,
         output_tokens: int,
-        prefix: tuple[int, ...] = (),
-        block_size: int = 0,
-        session: str = "",
-        traffic: str = "",
-        after: int | None = None,
-        prompt: str | tuple[int, ...] | None = None,
-        max_tokens: int | None = None,
-        cache_salt: str = "",
-        lane: str = "",
-        tenant: str = "",
-        priority: int | None = None,
-        targets: Targets = NO_TARGETS,
-        program: str = "",
+        **fields: Any,
     ) -> bool:
-        """Keep a row if its figures are possible, and return whether it was kept. arrival: seconds from any origin."""
+        """Keep a row if its figures are possible, and return whether it was kept. arrival: seconds from any origin.
+        fields: others of its `Entry`."""
         if not -_MAX_TIME_S < arrival < _MAX_TIME_S:
             return self.broken(line, "its time is not a number of seconds")
         if not (0 < output_tokens <= UNBOUNDED and 0 < prompt_tokens <= UNBOUNDED):
@@ -110,11 +99,7 @@ class Rows:
             return self.drop(line, NO_OUTPUT if prompt_tokens else "no prompt tokens")
         if self._origin is None:
             self._origin = arrival  # subtracted here, so that few entries are made twice
-        entry = Entry(
-            arrival - self._origin, prompt_tokens, output_tokens, max_tokens, prefix, block_size, prompt, cache_salt,
-            session, after, 0.0, traffic, lane, tenant, priority, targets, program,
-        )  # fmt: skip
-        self.entries.append(entry)
+        self.entries.append(Entry(arrival - self._origin, prompt_tokens, output_tokens, **fields))
         return True
 
     def rate(self) -> float:
