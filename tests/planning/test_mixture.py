@@ -198,7 +198,14 @@ def test_as_many_conversations_are_open_in_a_run_as_are_asked_for() -> None:
         settled = [one for one in sent if one.intended > times[0]]
         e2e = sum(one.ended - one.intended for one in settled) / len(settled)
         rate = len(settled) / (offered.until - times[0])
-        assert demand.reached(2.0, e2e) == pytest.approx(rate, rel=0.1)
+        assert demand.reached(2.0, e2e, sent=9.0) == pytest.approx(rate, rel=0.1)
+
+
+def test_what_conversations_at_a_rate_sent_counts() -> None:
+    """As many are open at the beginning as the closed form expects, and others begin at their rate whatever happens."""
+    demand = Mixed.of([AGENT], Constant(1.0), 8192)
+    assert demand.reached(2.0, 5.0, sent=2.3) == 2.0, "none is open at the beginning"
+    assert demand.started(4.0).reached(2.0, 5.0, sent=2.3) == 2.3
 
 
 def test_no_arrivals_are_clumped_where_so_many_conversations_are_open() -> None:

@@ -44,6 +44,15 @@ def test_a_good_guess_takes_few_trials() -> None:
     assert len(queue.rates) <= 5
 
 
+def test_no_rate_below_a_known_one_is_tried() -> None:
+    """On a steep curve the first step up misses: the next lies between the two."""
+    queue = Queue(10.0)
+    found = find_capacity(queue, 9.6, tolerance=0.05, trickle=False, known=queue(8.0))
+    assert found.met is not None and 8.0 < found.met.rate <= 9.0 and min(queue.rates) == 8.0
+    kept = find_capacity(queue, 9.6, max_trials=1, trickle=False, known=queue(8.0))
+    assert kept.met is not None and kept.met.rate == 8.0
+
+
 def test_what_even_a_trickle_breaks_is_kept_at_no_rate() -> None:
     found = find_capacity(Queue(10.0, service=2.0), 8.0)
     assert found.met is None and found.missed is not None and found.missed.rate < 0.3

@@ -24,15 +24,16 @@ from inflight.cli.traffic import (
     trace_setting,
     turns_setting,
 )
-from inflight.config.setting import above_zero, at_least, check_settings, option, setting
+from inflight.config.setting import at_least, check_settings, option, setting
 from inflight.metrics.slo import Slo, SloError, parse_slos
 from inflight.planning.demand import Demand, Drawn, Traced, fitting
 from inflight.planning.mixture import Mixed, steady_rate
 from inflight.planning.traffic import analyze_arrivals
 from inflight.workload.arrivals import Arrivals, Constant, Poisson
 from inflight.workload.classes import Sessions, TrafficClass, read_classes
-from inflight.workload.lengths import Fixed, parse_lengths
+from inflight.workload.lengths import Fixed, Lengths, parse_lengths
 from inflight.workload.traces import load
+from inflight.workload.workload import WorkloadError
 
 _WHOLE = "give --input-tokens, --output-tokens and --rate (or --arrivals), --classes, or a --trace"
 _LENGTHS = ("input_tokens", "output_tokens")
@@ -79,7 +80,9 @@ class PlannedDemandOptions(DemandOptions):
     """Demand of a plan, whose load may have to be found."""
 
     sessions: float | None = setting(
-        None, "Conversations or agents that are open all the time, in place of --rate.", bound=above_zero("sessions")
+        None,
+        "Conversations or agents that are open all the time, in place of --rate.",
+        bound=at_least(1, "conversations"),
     )
     gpus: int | None = setting(
         None, "GPUs (or machines) that there are: how much they serve, in place of --rate.", bound=at_least(1)
@@ -138,7 +141,7 @@ def demand_of(
         asked = replace(asked, output_tokens=_no_answers(asked))
     _check_complete(asked, coming)
     assert asked.input_tokens is not None and asked.output_tokens is not None
-    lengths = parse_lengths(asked.input_tokens), parse_lengths(asked.output_tokens)
+    lengths = _lengths(asked, "input_tokens"), _lengths(asked, "output_tokens")
     if any(getattr(asked, name) is not None for name in _OF_PROMPTS):
         demand = Mixed.of([_class_of(asked)], coming or Constant(UNKNOWN_RATE), max_tokens)
         return replace(demand, sessions=asked.sessions)
@@ -184,6 +187,8 @@ def _check(asked: DemandOptions) -> None:
         for name in ("think", "turn_tokens", "sessions"):
             if getattr(asked, name) is not None:
                 raise click.UsageError(f"{option(name)} is of conversations of several turns; give --turns, too.")
+    if asked.think is not None and not 0 <= asked.think < math.inf:
+        raise click.UsageError(f"--think is {asked.think:g}; give seconds between an answer and the next turn, from 0.")
     if asked.prefix_groups and not asked.prefix_tokens:
         raise click.UsageError(
             f"--prefix-groups is {asked.prefix_groups}, but prefixes have no length; give --prefix-tokens."
@@ -200,17 +205,25 @@ def _check_complete(asked: DemandOptions, coming: Arrivals | None) -> None:
         raise click.UsageError(f"Missing option '{missing}'; {_WHOLE}.")
 
 
+def _lengths(asked: DemandOptions, name: str) -> Lengths:
+    """Return the lengths that an option has; raise WorkloadError, which names it, where it has none."""
+    try:
+        return parse_lengths(getattr(asked, name))
+    except WorkloadError as error:
+        raise WorkloadError(f"{option(name)} {getattr(asked, name)}: {error}") from None
+
+
 def _class_of(asked: DemandOptions) -> TrafficClass:
     assert asked.input_tokens is not None and asked.output_tokens is not None
     return TrafficClass(
         name="",
         share=1.0,
-        input=parse_lengths(asked.input_tokens),
-        output=parse_lengths(asked.output_tokens),
+        input=_lengths(asked, "input_tokens"),
+        output=_lengths(asked, "output_tokens"),
         prefix=shared_prefixes(asked.prefix_tokens, asked.prefix_groups),
         sessions=Sessions(
-            turns=Fixed(1) if asked.turns is None else parse_lengths(asked.turns),
+            turns=Fixed(1) if asked.turns is None else _lengths(asked, "turns"),
             think_s=asked.think or 0.0,
-            added=None if asked.turn_tokens is None else parse_lengths(asked.turn_tokens),
+            added=None if asked.turn_tokens is None else _lengths(asked, "turn_tokens"),
         ),
     )

@@ -22,8 +22,30 @@ MIN_GAP_VARIATION = 0.25  # that a trace is taken to have at least, where it is 
 SAMPLE = 4000  # requests that a demand's figures are taken from
 
 
+class SingleRequests:
+    """A demand whose requests wait for no answer; of a trace also later turns, which come when they were recorded."""
+
+    __slots__ = ()
+
+    def started(self, e2e: float) -> Self:
+        """Return the demand whose workloads begin with the conversations that are open; there are none."""
+        return self
+
+    def reached(self, rate: float, e2e: float, sent: float) -> float:
+        """Return the requests/s of a workload that was drawn at a rate; they do not wait for answers."""
+        return rate
+
+    def settling(self, rate: float, residents: float, cold: float) -> float:
+        """Return the requests after which contexts grow no further."""
+        return 0.0
+
+    def sample_requests(self, most: int) -> int:
+        """Return the requests that figures are taken from."""
+        return most
+
+
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(SingleRequests):
     """Requests with lengths from distributions and gaps from a gamma distribution.
 
     rate: requests/s of all replicas together. gap_variation: squared coefficient of variation of the gaps; 1 is
@@ -52,22 +74,6 @@ class Drawn:
     def share_of(self, name: str) -> float:
         """Return the share of a class in the requests; all are of one."""
         return 1.0
-
-    def started(self, e2e: float) -> Self:
-        """Return the demand whose workloads begin with the conversations that are open; there are none."""
-        return self
-
-    def reached(self, rate: float, e2e: float) -> float:
-        """Return the requests/s of a workload that was drawn at a rate; they do not wait for answers."""
-        return rate
-
-    def settling(self, rate: float, residents: float, cold: float) -> float:
-        """Return the requests after which contexts grow no further."""
-        return 0.0
-
-    def sample_requests(self, most: int) -> int:
-        """Return the requests that figures are taken from."""
-        return most
 
     @property
     def max_requests(self) -> float:
@@ -106,7 +112,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class Traced(SingleRequests):
     """Requests of a trace, in its order, with its times stretched to the rate.
 
     rate: requests/s of all replicas together. Each replica gets every k-th request of a long trace, as from a
@@ -141,22 +147,6 @@ class Traced:
         """Return the share of a class in the requests."""
         entries = self.trace.entries
         return sum(one.traffic == name for one in entries) / len(entries) if name else 1.0
-
-    def started(self, e2e: float) -> Self:
-        """Return the demand whose workloads begin with the conversations that are open; there are none."""
-        return self
-
-    def reached(self, rate: float, e2e: float) -> float:
-        """Return the requests/s of a workload that was drawn at a rate; they do not wait for answers."""
-        return rate
-
-    def settling(self, rate: float, residents: float, cold: float) -> float:
-        """Return the requests after which contexts grow no further: turns come when they were recorded."""
-        return 0.0
-
-    def sample_requests(self, most: int) -> int:
-        """Return the requests that figures are taken from."""
-        return most
 
     @property
     def max_requests(self) -> float:

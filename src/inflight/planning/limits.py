@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from inflight.metrics.slo import Slo
 from inflight.planning.search import find_capacity
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import ROUGH, ROUGHLY, Candidate, TrialRunner, candidate_for, ceiling, whole_engines
+from inflight.planning.sizing import ROUGHLY, TOLERANCE, Candidate, TrialRunner, candidate_for, ceiling, whole_engines
 
 LAXER = 2.0  # times the limit
 NEXT = 1.15  # times the planned rate, at which the search begins
@@ -51,9 +51,17 @@ def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) ->
 
     most = ceiling(candidate)
     guess = max(NEXT * best.rate, min(candidate.guess, most))
-    met = find_capacity(trial, guess, ROUGH, _TRIALS, trickle=False, worth=best.rate, ceiling=most).met
+    known = _relaxed(best.capacity.met, best.rate, slo, relaxed)
+    met = find_capacity(trial, guess, TOLERANCE, _TRIALS, trickle=False, ceiling=most, known=known).met
     if met is not None and met.values[relaxed] <= slo.limit:
         return LimitCost(slo, relaxed, replicas, 0, best.rate)  # as much is served within the limit itself
     rate = best.rate if met is None else max(best.rate, met.rate)
     needed = min(replicas, whole_engines(runner.question.demand.rate / rate))
     return LimitCost(slo, relaxed, needed, replicas - needed, rate)
+
+
+def _relaxed(met: Trial | None, rate: float, slo: Slo, relaxed: Slo) -> Trial | None:
+    """Return the trial that met an SLO as one that met the laxer one, at a rate; None where there is none."""
+    if met is None:
+        return None
+    return replace(met, rate=rate, values={relaxed if one == slo else one: value for one, value in met.values.items()})

@@ -55,9 +55,11 @@ def rate_follows(question: Question) -> bool:
     return asks_for_sessions(question) or question.gpus is not None
 
 
-def has_conversations(question: Question) -> bool:
-    """Whether requests follow each other, so that their load is balanced with how long answers take."""
-    return isinstance(question.demand, Mixed) and question.demand.mean_turns > 1
+def conversations_of(question: Question) -> Mixed | None:
+    """Return the demand whose requests follow each other, so that their load is balanced with how long answers take;
+    None where they are single ones."""
+    demand = question.demand
+    return demand if isinstance(demand, Mixed) and demand.waits_for_answers else None
 
 
 def balanced_load(
@@ -75,8 +77,8 @@ def balanced_load(
         traffic: Of its demand.
         run: Runs the trial of a question on these replicas.
     """
-    demand, trial = question.demand, one.capacity.met
-    if not isinstance(demand, Mixed) or demand.mean_turns <= 1 or trial is None:
+    demand, trial = conversations_of(question), one.capacity.met
+    if demand is None or trial is None:
         return question, run(question)
 
     def expected(each: float) -> float:

@@ -19,6 +19,7 @@ SAMPLE = 2000  # conversations that means are taken from
 SAMPLE_TOKENS = 2e7  # of the prompts that figures are taken from: content ids of long conversations are many
 MIN_SAMPLE = 300  # requests
 SPARE = 2.0  # times the conversations that are expected to begin, where each waits for the end of another
+MAX_OPEN = 400_000  # turns of open conversations of a trial: drawing them takes a few seconds
 SETTLED = 1.5  # times between two turns, and to compute the open conversations, after which a run is as it will be
 
 
@@ -93,6 +94,11 @@ class Mixed:
         return sum(self._shares[name] * turns for name, turns in self._turns.items())
 
     @property
+    def waits_for_answers(self) -> bool:
+        """Whether requests wait for the answers of others, so that their rate follows from how long those take."""
+        return self.sessions is not None or self.mean_turns > 1
+
+    @property
     def mean_think(self) -> float:
         """Return the seconds of a conversation in which its next turn is not sent yet."""
         each = ((one, self._turns[one.name] - 1) for one in self.classes)
@@ -119,13 +125,21 @@ class Mixed:
     def started(self, e2e: float) -> Mixed:
         """Return the demand whose workloads begin with the conversations that are open then. e2e: seconds of an answer
         that the closed form expects."""
-        return self if self.mean_turns <= 1 else replace(self, e2e=self.slower * e2e)
+        return replace(self, e2e=self.slower * e2e) if self.waits_for_answers else self
 
-    def reached(self, rate: float, e2e: float) -> float:
-        """Return the requests/s of a workload that was drawn at a rate. e2e: seconds of an answer, as they were: open
-        conversations whose answers come sooner send more."""
-        if self.sessions is None or self.e2e is None:
+    def reached(self, rate: float, e2e: float, sent: float) -> float:
+        """Return the requests/s of a workload that was drawn at a rate: open conversations whose answers come sooner
+        send more.
+
+        Args:
+            rate: At which it was drawn.
+            e2e: Seconds of an answer, as they were.
+            sent: Requests/s of its measured part, which count where others begin whether or not one ends.
+        """
+        if self.e2e is None:
             return rate
+        if self.sessions is None:
+            return sent
         return self._open(rate, self.e2e) * self.mean_turns / max(1e-9, self.session_seconds(e2e))
 
     def _open(self, rate: float, e2e: float) -> int:
@@ -141,7 +155,7 @@ class Mixed:
             residents: Requests in flight there at once.
             cold: Seconds in which it computes a whole prompt.
         """
-        if self.mean_turns <= 1.0:
+        if not self.waits_for_answers:
             return 0.0
         e2e = self.slower * residents / rate
         cycles = SETTLED * self.session_seconds(e2e) / self.mean_turns
@@ -166,6 +180,13 @@ class Mixed:
         the time, each that ends makes room for another."""
         seconds = requests / rate
         number, cycle = self._open(rate, e2e), self.session_seconds(e2e) / self.mean_turns
+        if number * self.mean_turns > MAX_OPEN:
+            raise WorkloadError(
+                f"At {rate:,.3g} requests/s {number:,} conversations of {self.mean_turns:,.3g} turns would be open at "
+                f"once, {self.session_seconds(e2e):,.0f} s each; more than {MAX_OPEN:,} open turns are not simulated. "
+                "Give a shorter --think (think_s of a class), or, as nothing stays cached for so long, single requests "
+                "of the whole prompt without --turns."
+            )
         begun = math.ceil(rate / self.mean_turns * seconds)
         if self.sessions is not None:
             begun = number + math.ceil(SPARE * begun)
@@ -241,7 +262,7 @@ def steady_rate(coming: Arrivals) -> tuple[float, float]:
         case other:
             raise WorkloadError(
                 f"--arrivals {other} is no steady random process, which sizing needs; give --rate, or --arrivals "
-                "poisson:R, gamma:R:BURSTINESS or constant:R."
+                "poisson:R, gamma:R:BURSTINESS, constant:R or daily:LOW-HIGH."
             )
 
 

@@ -19,7 +19,7 @@ from inflight.planning.engine_config import EngineConfig
 from inflight.planning.engine_options import engine_options, vllm_options
 from inflight.planning.layouts import LayoutOutlook
 from inflight.planning.limits import LimitCost
-from inflight.planning.load import balanced_load, expected_load, has_conversations, measured_load, too_few_gpus
+from inflight.planning.load import balanced_load, conversations_of, expected_load, measured_load, too_few_gpus
 from inflight.planning.misfit import does_not_fit
 from inflight.planning.mixture import Mixed
 from inflight.planning.parallel import run_ahead
@@ -92,7 +92,7 @@ class Plan:
     def sessions(self) -> float | None:
         """Return the conversations that are open at once; None where requests are single ones."""
         demand = self.question.demand
-        if not isinstance(demand, Mixed) or demand.mean_turns <= 1:
+        if not isinstance(demand, Mixed) or not demand.waits_for_answers:
             return None
         return demand.sessions or demand.sessions_at(demand.rate, self.trial.summary.e2e.mean or 0.0)
 
@@ -409,7 +409,7 @@ def _plan_replicas(load: _PlannedLoad, best: Candidate) -> tuple[Question, Candi
     def run(*, ahead: bool) -> Trial:
         """Run a trial. ahead: also that of the next harder load, on another core."""
         nonlocal question
-        if ahead and question.slos and fixed is None and not has_conversations(question):
+        if ahead and question.slos and fixed is None and conversations_of(question) is None:
             load.run_ahead(one, (replicas, _harder(replicas)))
         question, trial = balanced_load(
             question, one, replicas, load.runner.traffic, lambda asked: load.asking(asked).run(one, replicas)

@@ -42,6 +42,7 @@ def find_capacity(
     worth: float = 0.0,
     ceiling: float = math.inf,
     trickle_first: bool = False,
+    known: Trial | None = None,
 ) -> Capacity:
     """Bisect the rate, led by how far each trial was from its limits (straight lines in logarithms). Where the latency
     of an idle engine is near its limit, low rates look as bad as high ones: each further trial on the same side takes
@@ -57,8 +58,10 @@ def find_capacity(
         worth: A rate; the search ends when it is missed, since lower ones are of no interest.
         ceiling: No rate above it is tried.
         trickle_first: Whether the first rate is a trickle, where even one is expected to miss the SLOs.
+        known: A trial that met the SLOs; no rate below its is tried.
     """
-    sides: dict[bool, tuple[float, Trial]] = {}  # whether the SLOs were met → rate and trial
+    # whether the SLOs were met → rate and trial
+    sides: dict[bool, tuple[float, Trial]] = {} if known is None else {True: (known.rate, known)}
     rate, number = min(TRICKLE * guess if trickle_first else guess, ceiling), 0
     was_met, repeated = False, 0  # of the last trial, and how many in a row were on the same side
     closing = CLOSING

@@ -211,8 +211,7 @@ class TrialRunner:
         step model, the candidate's settings and its replicas behind a router. decides: whether it takes as many steps
         as the SLOs' percentiles need.
         """
-        topology = topology or self.topology(candidate.pooled)
-        demand = demand or self.question.demand
+        topology, demand = topology or self.topology(candidate.pooled), demand or self.question.demand
         traffic, digest = self._figures(demand)
         residents = rows_at(model or candidate.machine.model, traffic, rate, candidate.config.max_num_seqs)
         run, seed = self._length(candidate, rate, topology, residents, reads, decides), self.question.seed + seed
@@ -229,7 +228,7 @@ class TrialRunner:
             own = config if shares else replace(config, enable_prefix_caching=False)
             made = try_out(simulated, own, offered, slos, model, topology, measured=measured)
             found = made.summary.e2e.mean or e2e
-            reached = begun.reached(rate * engines, found) / engines
+            reached = begun.reached(rate * engines, found, made.rate * engines) / engines
             # Open conversations that wait for answers send less than they would: missed is what they would send.
             return replace(made, rate=reached if made.met else max(rate, reached))
 
