@@ -168,7 +168,8 @@ def test_open_conversations_decide_the_rate() -> None:
     assert found.trial.rate == pytest.approx(demand.rate / found.replicas)
     assert found.trial.cached > 0.5 and found.router == "prefix-aware"
     text = as_text(found)
-    assert "in conversations of 5 turns, 60 open at once" in text
+    each = demand.session_seconds(e2e)
+    assert f"in conversations of 5 turns, 60 open at once, {each:,.0f} s each on average;" in text
     assert f"Expected at {found.trial.rate:.3g} requests/s per replica" in text
 
 
@@ -206,6 +207,20 @@ def test_what_conversations_at_a_rate_sent_counts() -> None:
     demand = Mixed.of([AGENT], Constant(1.0), 8192)
     assert demand.reached(2.0, 5.0, sent=2.3) == 2.0, "none is open at the beginning"
     assert demand.started(4.0).reached(2.0, 5.0, sent=2.3) == 2.3
+
+
+def test_requests_of_one_turn_are_open_as_asked_for() -> None:
+    """As in a closed loop each is sent when another ends, and their number follows from how long answers take."""
+    single = replace(AGENT, sessions=Sessions())
+    demand = replace(Mixed.of([single], Constant(1.0), 8192), sessions=6.0)
+    question = Question(
+        machines=[machine()], demand=demand, slos=parse_slos(["e2e=60000(p90)"]), requests=(60, 90, 200)
+    )
+    found = plan(question, fast=True)
+    assert isinstance(found, Plan) and isinstance(found.question.demand, Mixed)
+    e2e = found.trial.summary.e2e.mean
+    assert e2e is not None and found.question.demand.rate * e2e == pytest.approx(6.0, rel=0.05)
+    assert "in conversations of one turn, each sent when another ends, 6 open at once" in as_text(found)
 
 
 def test_no_arrivals_are_clumped_where_so_many_conversations_are_open() -> None:
