@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from breadth import usual_of
 from msgspec.structs import replace
 from text.builders import byte_level
 
@@ -55,6 +56,7 @@ RUN: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("Gemma2", {"sliding_window": 8}),
     "olmoe": ("Olmoe", {"num_experts": 4, "num_experts_per_tok": 2}),
 }
+TORCH = ("gpt_oss", "torch")  # sinks, windows and grouped heads
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "mamba": ("Mamba", {}, "mamba: it has layers of linear_attention"),
     "falcon": ("Falcon", {}, "falcon: it does not use the library's attention interface"),
@@ -99,7 +101,8 @@ def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "isa"), [*((name, "auto") for name in RUN), *((name, "torch") for name in RUN), ("gpt_oss", "reference")]
+    ("name", "isa"),
+    [*((name, "auto") for name in RUN), *usual_of(((name, "torch") for name in RUN), TORCH), ("gpt_oss", "reference")],
 )
 def test_the_librarys_tokens(tmp_path: Path, name: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several at once, in small chunks, with too few blocks for all, and again out of the prefix cache; with attention
