@@ -115,7 +115,7 @@ def test_a_server_beside_an_engine(inflight: Caller) -> None:
         (["--setting", "a=--xyzzy 1"], "--setting 'a': No such option '--xyzzy'"),
         (["--setting", "a=--window 1"], "--setting 'a': --window has no effect with --strategy chunked"),
         (["--setting", "a='--seed"], "look for a quote that is open"),
-        (["--setting", "a=", "--setting", "a="], "2 times"),
+        (["--setting", "a=", "--setting", "a="], "Two of a, a have the same name"),
         (["--server", "http://localhost:1"], "write NAME=URL"),
         (["--setting", "a=", "--server", "a=http://localhost:1"], "give each its own"),
         (["--server", "a=http://127.0.0.1:1"], "No server answers at http://127.0.0.1:1"),

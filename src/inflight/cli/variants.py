@@ -53,12 +53,7 @@ def _setting(**values: Any) -> tuple[EngineSettings, SchedulingSettings]:
 
 def read_variants(texts: Sequence[str]) -> list[Variant]:
     """Read settings of engines. Options of the engine and of scheduling that the verb was given hold for all."""
-    variants = [_read_one(text) for text in texts]
-    names = [one.name for one in variants]
-    for name in names:
-        if names.count(name) > 1:
-            raise click.UsageError(f"--setting has the name {name!r} {names.count(name)} times; give each its own.")
-    return variants
+    return [_read_one(text) for text in texts]
 
 
 def read_served(texts: Sequence[str]) -> list[ServedVariant]:
