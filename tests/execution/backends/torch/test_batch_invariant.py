@@ -25,7 +25,7 @@ from inflight.execution.backends.torch.launcher import KernelLauncher
 from .opened import on_device
 from .test_engine import opened
 
-OWN = tuple(range(3, 24))
+OWN = tuple(range(3, 15))
 BESIDE = [(5, 9, 30), tuple(range(20, 40)), (7,), tuple(range(60, 69))]
 
 
