@@ -15,6 +15,7 @@ from inflight.planning.demand import traffic_of
 from inflight.planning.layouts import CHUNKED, DISAGGREGATED, Layout, LayoutNeed
 from inflight.planning.limits import limit_cost
 from inflight.planning.machine import Hardware, Machine
+from inflight.planning.planned_load import confirmed
 from inflight.planning.ranking import ranked, ranked_on
 from inflight.planning.rendering import sentence
 from inflight.planning.sensitivity import ScaledWork, measurements
@@ -74,7 +75,8 @@ def test_measurements_are_the_largest_parts_of_the_interval() -> None:
     for one in found:
         slow, fast = one.rate_interval
         assert 0.7 * best.rate < slow < best.rate < fast < 1.3 * best.rate
-        assert one.replicas_interval == (math.ceil(100.0 / fast), math.ceil(100.0 / slow))
+        expected = (math.ceil(100.0 / fast), math.ceil(100.0 / slow))  # 50 replicas are rounded up, too
+        assert one.replicas_interval == pytest.approx(expected, abs=1)
     assert found[0].replicas_interval[1] <= found[1].replicas_interval[1]  # type: ignore[operator]
 
 
@@ -135,6 +137,15 @@ def test_a_cheaper_plan_names_its_settings_and_the_options_that_ask_for_it() -> 
     assert said.startswith("cheapest that was found: 4 replicas of box, continuous, 4 GPUs; each with --strategy")
     assert "--max-num-seqs 5" in said and "policy" not in said
     assert "the same question with --strategy continuous is answered by that layout" in said
+
+
+def test_what_looks_cheaper_than_the_plan_is_tried_under_the_planned_load() -> None:
+    runner, best = measured("ttft=900(p99)")
+    replicas = best.replicas(runner.question.demand)
+    flattering = replace(best, rate=4 * best.rate)
+    found = confirmed(runner, replicas, flattering)
+    assert found.rate < flattering.rate and found.gpus(runner.question.demand) > flattering.gpus(runner.question.demand)
+    assert confirmed(runner, replicas, replace(best, rate=best.rate / 2)).rate == best.rate / 2  # is dearer anyhow
 
 
 def test_on_so_many_gpus_plans_are_ranked_by_what_they_serve() -> None:

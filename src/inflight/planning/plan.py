@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from inflight.metrics.confidence import min_samples
 from inflight.metrics.slo import METRICS, Slo
@@ -22,7 +21,7 @@ from inflight.planning.limits import LimitCost
 from inflight.planning.load import balanced_load, conversations_of, expected_load, measured_load, too_few_gpus
 from inflight.planning.misfit import does_not_fit
 from inflight.planning.mixture import Mixed
-from inflight.planning.parallel import run_ahead
+from inflight.planning.planned_load import PlannedLoad
 from inflight.planning.ranking import RankedPlan, ranked, ranked_on
 from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
@@ -344,7 +343,7 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
 def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fast: bool, workers: int) -> Plan:
     """Return the first answer: the planned load was simulated, and nothing beside it. fast: in a shorter trial."""
     traffic, reads = runner.traffic, 1.0 if fast else sizing.THOROUGHLY
-    load = _PlannedLoad(runner, reads, decides=not fast, workers=workers)
+    load = PlannedLoad(runner, reads, decides=not fast, workers=workers)
     question, best, replicas, trial = _plan_replicas(load, best)
     return Plan(
         question=question,
@@ -367,36 +366,7 @@ def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fa
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _PlannedLoad:
-    """Trials of the planned load, with another seed than that of the search, which may be harder. reads: times the
-    usual requests of a trial. decides: whether a trial runs on until it decides the SLOs. workers: processes at once;
-    the result does not depend on them."""
-
-    runner: TrialRunner
-    reads: float
-    decides: bool
-    workers: int
-
-    def asking(self, question: Question) -> _PlannedLoad:
-        return replace(self, runner=self.runner.asking(question))
-
-    def run(self, one: Candidate, replicas: int) -> Trial:
-        """Run a trial of the demand on so many replicas."""
-        rate = self.runner.question.demand.rate / replicas
-        topology = self.runner.topology(min(one.pooled, replicas))
-        trial = self.runner.run(one, rate, seed=2, reads=self.reads, topology=topology)
-        if self.decides and trial.undecided and self.runner.question.sizes.decisive:  # it runs on
-            trial = self.runner.run(one, rate, seed=2, topology=topology, decides=True)
-        return trial
-
-    def run_ahead(self, one: Candidate, replicas: Iterable[int]) -> None:
-        """Run a trial of the demand on each number of replicas, on several cores: the cache keeps them."""
-        if self.runner.has_cache:
-            run_ahead([partial(self.run, one, number) for number in replicas], self.workers)
-
-
-def _plan_replicas(load: _PlannedLoad, best: Candidate) -> tuple[Question, Candidate, int, Trial]:
+def _plan_replicas(load: PlannedLoad, best: Candidate) -> tuple[Question, Candidate, int, Trial]:
     """Return the replicas that meet the SLOs, with as many request slots as the search needed, if those are enough for
     the bursts. Where there are so many GPUs, they get fewer requests instead."""
     question, met = load.runner.question, best.capacity.met

@@ -16,6 +16,7 @@ from inflight.planning.limits import LimitCost, limit_cost
 from inflight.planning.mixed_fleets import mixed_fleets
 from inflight.planning.outlook import ROUTERS
 from inflight.planning.parallel import run_all
+from inflight.planning.planned_load import confirmed as confirmed_candidate
 from inflight.planning.rendering import sentence
 from inflight.planning.runner_up import runner_up
 from inflight.planning.sensitivity import Measurement, measurements
@@ -172,7 +173,7 @@ def _jobs(
         jobs.add(_limit(slo), LIMIT, limit_cost, runner, best, replicas, slo)
     for name in STRATEGIES if strategies else ():
         if name != best.config.strategy and not outlook.untried(runner, name):
-            jobs.add(f"strategy {name}", STRATEGY, outlook.strategy_need, runner, best, name)
+            jobs.add(f"strategy {name}", STRATEGY, _strategy_need, runner, best, replicas, name)
     for name in class_names(question):
         jobs.add(_alone(name), STRATEGY, separate_class, runner, best, name)
     for name in ROUTERS if outlook.compares_routers(runner, best) else ():
@@ -187,7 +188,7 @@ def _jobs(
     if question.layouts is not None:
         jobs.add(_LAYOUTS, LAYOUTS, _layouts, runner, best)
     elif rivals is not None and not strategies:
-        jobs.add(_RUNNER_UP, RUNNER_UP, runner_up, runner, best, rivals)
+        jobs.add(_RUNNER_UP, RUNNER_UP, runner_up, runner, best, replicas, rivals)
     return jobs
 
 
@@ -207,6 +208,13 @@ def _interval(
         return low, None
     high = replicas if planned[0].met else max(replicas + 1, round(sizing.HARDER_BY * replicas))
     return low, max(high, math.ceil(demand / slow))
+
+
+def _strategy_need(runner: TrialRunner, best: Candidate, replicas: int, name: str) -> outlook.StrategyNeed:
+    need = outlook.strategy_need(runner, best, name)
+    if need.candidate is None or not need.candidate.rate:
+        return need
+    return replace(need, candidate=confirmed_candidate(runner, replicas * best.machine.gpus, need.candidate))
 
 
 def _strategy(runner: TrialRunner, best: Candidate, name: str, found: dict[str, Any]) -> outlook.StrategyNeed:

@@ -6,32 +6,39 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 
 from inflight.planning.load import rate_follows
 from inflight.planning.outlook import strategy_need
 from inflight.planning.parallel import running_beside
+from inflight.planning.planned_load import confirmed
 from inflight.planning.sizing import HEADROOM, Candidate, TrialRunner, measure
 
 MACHINES = 2  # that are tried
 FAR = 2.0  # times the plan's GPUs: beyond, another layout on the same machine is tried, too
 
 
-def runner_up(runner: TrialRunner, best: Candidate, rivals: Sequence[Candidate]) -> Candidate | None:
+def runner_up(runner: TrialRunner, best: Candidate, replicas: int, rivals: Sequence[Candidate]) -> Candidate | None:
     """Find the next plan by short trials: another machine, or, where that takes far more GPUs, whole prompts in place
-    of chunks (or the other way round) on the same; None where none meets the SLOs.
+    of chunks (or the other way round) on the same; None where none meets the SLOs. One that looks cheaper than the plan
+    is tried under the planned load, too.
 
     Args:
         runner: Runs trials.
         best: The chosen machine with its settings.
+        replicas: That are planned.
         rivals: Other machines that hold the longest request, the cheapest first.
     """
-    demand, kept = runner.question.demand, _kept(best)
-    found = _slower(_on_another_machine(runner, rivals, kept), kept)
+    found = _next(runner, best, rivals)
+    found = found and confirmed(runner, replicas * best.machine.gpus, found)
+    return found if found is not None and found.rate else None
+
+
+def _next(runner: TrialRunner, best: Candidate, rivals: Sequence[Candidate]) -> Candidate | None:
+    demand, found = runner.question.demand, _on_another_machine(runner, rivals)
     if found is not None and found.gpus(demand) <= FAR * best.gpus(demand):
         return found
-    usable = [one for one in (found, _slower(_in_another_layout(runner, best), kept)) if one is not None]
+    usable = [one for one in (found, _in_another_layout(runner, best)) if one is not None]
     return min(usable, key=lambda one: one.gpus(demand), default=None)
 
 
@@ -51,24 +58,14 @@ def expected_trials(runner: TrialRunner, found: Sequence[Candidate]) -> None:
         runner: Runs trials.
         found: Machines that hold the longest request, the cheapest by the closed form first.
     """
-    _on_another_machine(runner, found[1:], 1.0)
+    _on_another_machine(runner, found[1:])
     _in_another_layout(runner, found[0])
 
 
-def _kept(best: Candidate) -> float:
-    """Return the share of its searched rate that the plan kept under a harder seed, which no runner-up has met."""
-    met = best.capacity.met
-    return 1.0 if met is None or not met.values else min(1.0, best.highest / met.rate)
-
-
-def _slower(found: Candidate | None, kept: float) -> Candidate | None:
-    return found and replace(found, rate=kept * found.rate)
-
-
-def _on_another_machine(runner: TrialRunner, rivals: Sequence[Candidate], kept: float) -> Candidate | None:
+def _on_another_machine(runner: TrialRunner, rivals: Sequence[Candidate]) -> Candidate | None:
     question = runner.question
     # One engine that serves the demand is enough; so many GPUs serve what they can.
-    most = question.demand.rate / HEADROOM / kept if question.gpus is None else math.inf
+    most = question.demand.rate / HEADROOM if question.gpus is None else math.inf
     measured = (measure(runner, rival, most=most, is_rough=True) for rival in rivals[:MACHINES])
     return next((one for one in measured if one.rate), None)
 
