@@ -109,6 +109,10 @@ class Roofline:
         self._block_bytes = block_size * self._token_bytes
         self._overlaps = self.parallelism.spans(gpu)
         self._bf16, self._bandwidth = gpu.flops_per_s("bf16"), gpu.bytes_per_s
+        with_experts = sum(one.layers for one in self._weights.experts)
+        each = self._shares.layer_launch + self._in_eight_bits * self._shares.fp8_launch
+        more = self._shares.expert_launch * with_experts + self._shares.latent_launch * self._latent
+        self._gaps = (each * self._layers + more) * self._engine.kernels  # seconds between a step's kernels
         # What depends on numbers of tokens alone, of which few occur: linear layers, the logits' head, collectives.
         self._by_size: dict[tuple[int, int, float], tuple[Cost, Cost, Cost]] = {}
 
@@ -147,10 +151,10 @@ class Roofline:
             work = _overlapped(work, half, self._expert_exchange(stage_tokens / 2))
         factor = self._factor * self._engine.kernels
         kernels = sum([cost.seconds for cost in work]) * self._engine.kernels
-        return (
-            *[Cost(cost.kind, cost.seconds * factor, cost.bound) for cost in work],
-            Cost("launch", self._factor * self._launch(features, kernels), "launch"),
-        )
+        launch = Cost("launch", self._factor * self._launch(features, kernels), "launch")
+        if factor == 1:
+            return (*work, launch)
+        return (*[Cost(cost.kind, cost.seconds * factor, cost.bound) for cost in work], launch)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_by_size": {}}  # a model is known by its inputs, whatever it was asked before
@@ -233,10 +237,12 @@ class Roofline:
 
     def _decode_attention(self, features: Features) -> Cost:
         more = self._shares.decode_tile * features.rows if features.decode_context else 0.0
-        pairs = [(one, one.seen(features.decode_context, features.rows) + more) for one in self._caches]
-        flops = sum(one.decode_flops * seen for one, seen in pairs)
-        moved = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv]
-        moved += self._token_bytes * features.tokens
+        flops = read = 0.0
+        for one in self._caches:
+            seen = one.seen(features.decode_context, features.rows) + more
+            flops += one.decode_flops * seen
+            read += one.read * seen
+        moved = read * ITEM_BYTES[self.kv] + self._token_bytes * features.tokens
         mixed = self._shares.mixed_decode if features.prefill_context else 1.0
         rate = self._bf16 * self._shares.decode_compute
         bandwidth = self._bandwidth * self._shares.decode_memory * self._sinks * mixed
@@ -285,11 +291,8 @@ class Roofline:
     def _launch(self, features: Features, kernels: float) -> float:
         """Return the seconds that a step takes beside its kernels: gaps between them, and what the host does meanwhile
         for longer than they take, or after them."""
-        engine, shares = self._engine, self._shares
-        with_experts = sum(one.layers for one in self._weights.experts)
-        each = shares.layer_launch + self._in_eight_bits * shares.fp8_launch
-        more = shares.expert_launch * with_experts + shares.latent_launch * self._latent
-        device = kernels + (each * self._layers + more) * engine.kernels
+        engine = self._engine
+        device = kernels + self._gaps
         if features.tokens > engine.graph_tokens:
             device = max(device, engine.eager_layer * self._layers)
         host = engine.step_seconds(features.rows)
