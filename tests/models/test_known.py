@@ -92,6 +92,15 @@ WRITTEN = [
     ("BAAI/bge-large-en-v1.5", "bge-large", None),
     ("intfloat/e5-large-v2", "e5-large", None),
     ("intfloat/multilingual-e5-large-instruct", "multilingual-e5-large", None),
+    ("Qwen/Qwen3.8-27B", "qwen3.8-27b", None),
+    ("Qwen/Qwen3-Coder-Next", "qwen3-coder-next", None),
+    ("deepseek-ai/DeepSeek-V3.1-Terminus", "deepseek-v3.1-terminus", 8),
+    ("mistralai/Ministral-3-8B-Instruct-2512", "ministral-3-8b", None),
+    ("mistral-small3.2", "mistral-small-3.2-24b", None),
+    ("granite3.3:8b", "granite-3.3-8b", None),
+    ("codellama:34b", "codellama-34b", None),
+    ("command-r", "command-r-32b", None),
+    ("allenai/OLMo-2-1124-13B-Instruct", "olmo-2-13b", None),
 ]
 
 
