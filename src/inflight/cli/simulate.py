@@ -142,7 +142,8 @@ def _check(pools: PoolOptions, output: OutputOptions, asked: WorkloadOptions, re
     """Raise click.UsageError for options that do not go together."""
     if stated_share(asked.slo) is not None:
         raise click.UsageError(
-            "--slo names a percentile, but a simulation reports the share of requests within the limits; leave it out."
+            "--slo names a percentile, but a simulation reports the share of requests within the limits; leave the "
+            "percentile out, as in --slo ttft=500."
         )
     if pools.split_replicas is not None and record is not None:
         raise click.UsageError("--split-replicas runs every split, so that --record has no effect; leave it out.")

@@ -13,6 +13,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
 from inflight.core.strategies.chunked import EARLY_END_TOKENS
 from inflight.core.strategies.registry import STRATEGIES
+from inflight.counted import counted
 
 # Strategies that are bounded by count, and have no token budget.
 TOGETHER = tuple(name for name, entry in STRATEGIES.items() if entry.bounded_by == "sequences")
@@ -33,7 +34,7 @@ class EngineConfig:
         budget = "" if self.max_num_batched_tokens is None else f", {self.max_num_batched_tokens:,} tokens a step"
         policy = "" if self.scheduling.policy == "fcfs" else f", {self.scheduling.policy}"
         end = f", ends from {tokens:,}" if (tokens := self.early_end_tokens) else ""
-        return f"{self.scheduling.strategy}{policy}, {self.max_num_seqs:,} sequences{budget}{end}"
+        return f"{self.scheduling.strategy}{policy}, {counted(self.max_num_seqs, 'sequence')}{budget}{end}"
 
     @property
     def strategy(self) -> str:

@@ -363,7 +363,7 @@ def _reason(retuning: Retuning, pairs: PairedRuns, slo: Slo | None) -> str:
     """Return why the present settings stay; "" where the proposed ones are better."""
     one, is_goodput = retuning.deciding, retuning.deciding.name == "goodput"
     if not retuning.changed:
-        return sentence("retune_best", tried=len(retuning.tuning.tried))
+        return sentence("retune_best", tried=len(retuning.tuning.tried), beyond=retuning.beyond is not None)
     if not is_goodput and slo is not None and one.present <= ROOM * slo.limit:
         return sentence("retune_room", figure=one, limit=slo.limit)
     needed = 0 if is_goodput or slo is None else min_samples(slo.of_requests)
