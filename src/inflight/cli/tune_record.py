@@ -73,12 +73,14 @@ def record_of(asked: RecordOptions) -> Iterator[Path]:
 
     url = str(asked.url).rstrip("/")
     with tempfile.TemporaryDirectory() as folder:
-        address = urlsplit(url)
-        path = Path(folder) / (address.netloc.rpartition("@")[2] or "record.jsonl")  # by which the answer names it
+        path = Path(folder) / "record.jsonl"
         with path.open("wb") as file:
             download(url, f"/live/record?last={(1 + LEAD) * (asked.last or HOUR):g}", asked.api_key, file)
         if not path.stat().st_size:  # its first lines are written with its first answer
             raise AskingError(f"The server at {url} has recorded no answer yet; tune when it has given some.")
+        address = urlsplit(url)
+        if address.netloc:
+            path = path.rename(path.with_name(address.netloc.rpartition("@")[2]))  # by which the answer names it
         if address.scheme == "unix" or address.hostname in ("127.0.0.1", "localhost", "::1"):
             _yield_processors()
         yield path
