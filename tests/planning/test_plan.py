@@ -14,10 +14,12 @@ from msgspec import to_builtins
 from inflight.metrics.slo import parse_slos
 from inflight.planning.demand import Traced, traffic_of
 from inflight.planning.machine import Machine
-from inflight.planning.plan import Infeasible, Plan, PlanError, as_text, first_sentence, plan
+from inflight.planning.outlook import MORE, Change
+from inflight.planning.plan import Infeasible, Plan, PlanError, _no_higher_than, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.result import InfeasibleResult, plan_result
 from inflight.planning.runner_up import expected_trials
+from inflight.planning.search import Capacity
 from inflight.planning.simulation import Topology, Trial, try_out
 from inflight.planning.sizing import POOLED, Candidate, Question, TrialRunner, candidate_for, candidates
 from inflight.planning.trial_cache import TrialCache
@@ -42,6 +44,52 @@ def test_the_planned_load_meets_the_slos() -> None:
     found = answer()
     assert found.trial.met and found.trial.values[found.question.slos[0]] <= 4.0
     assert found.replicas > 1 and 0.5 < found.utilisation <= 1.0
+
+
+def test_a_machine_that_the_search_found_cheaper_is_tried_under_the_planned_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One GPU meets the SLOs in the search and misses them with the planned seed; two keep them."""
+    question = asked(machine(), machine("double", gpus=2), rate=100.0, slo="ttft=4000(p99)")
+    traffic, slo = traffic_of(question.demand), question.slos[0]
+    one, two = (candidate_for(question, traffic, box, question.overrides) for box in question.machines)
+    like = try_out(one.machine, one.config, question.demand.workload(1.0, 60, 0), question.slos)
+    met = Capacity(replace(like, values={slo: 1.0}), None, 1)
+
+    def run(runner: TrialRunner, candidate: Candidate, rate: float, **more: Any) -> Trial:
+        return replace(like, rate=rate, values={slo: 1.0 if candidate.machine.gpus == 2 else 4.5})
+
+    monkeypatch.setattr(TrialRunner, "run", run)
+    monkeypatch.setattr("inflight.planning.sizing.candidates", lambda asked, traffic: [one, two])
+    rates = {"box": 10.2, "double": 19.0}
+    monkeypatch.setattr(
+        "inflight.planning.sizing.measure",
+        lambda runner, found, **more: replace(found, rate=rates[found.machine.name], capacity=met),
+    )
+    monkeypatch.setattr("inflight.planning.sizing.ceiling", lambda found: 100.0)
+    found = plan(question, fast=True)
+    assert isinstance(found, Plan) and (found.chosen.machine.name, found.replicas, found.gpus) == ("double", 6, 12)
+    assert [(other.machine.name, other.rate) for other in found.others] == [("box", 0.0)]
+    text = as_text(found)
+    assert "box:" in text and "the planned load misses them" in text and "cheapest" not in text
+
+
+def test_more_requests_that_miss_the_slos_bound_the_highest_rate() -> None:
+    found = answer()
+    far = replace(found, chosen=replace(found.chosen, rate=2 * found.chosen.rate, missed_at=None), utilisation=0.5)
+    missed = replace(found.trial, values={found.question.slos[0]: 4.5})
+    bounded = _no_higher_than(far, [Change(MORE, missed, found.replicas + 1)])
+    assert bounded.utilisation == pytest.approx(1 / 1.2)
+    assert bounded.chosen.highest == pytest.approx(1.2 * 20.0 / found.replicas)
+    assert f"(83% of {24 / found.replicas:.3g} requests/s, at which an SLO is missed)" in as_text(bounded)
+    assert _no_higher_than(far, [Change(MORE, found.trial, found.replicas)]) is far
+
+
+def test_an_answer_that_misses_its_slos_says_so() -> None:
+    found = answer()
+    missed = replace(found, trial=replace(found.trial, values={found.question.slos[0]: 4.5}))
+    assert "not surely enough: in the last trial TTFT p99 is 4,500 ms" in as_text(missed)
+    assert "not surely enough" not in as_text(found)
 
 
 def test_an_added_replica_leaves_room_up_to_where_the_slos_were_missed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,8 +228,9 @@ def plan(
     if first is not None:
         first(answer)
     runner, seconds = runner.asking(answer.question), stages.seconds_per_trial
-    best = answer.chosen.machine
-    rivals = None if any(one.rate for one in others) else [one for one in found if one.machine is not best]
+    known = [answer.chosen.machine, *(one.machine for one in others if one.capacity.met is not None)]
+    untried = [one for one in found if all(one.machine is not machine for machine in known)]
+    rivals = None if any(one.rate for one in others) else untried
     refined = refine(runner, answer.chosen, answer.replicas, rivals, strategies, workers, progress, seconds)
     return _with(answer, refined)
 
