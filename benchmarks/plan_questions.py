@@ -55,7 +55,7 @@ inflight plan --model qwen3-30b-a3b --weights int4 --hardware epyc-9654 --rate 0
     --input-tokens lognormal:500:2000 --output-tokens lognormal:129:601 --slo "ttft=5000(p95),tpot=100(p95)"
 """,
     "agents": """
-inflight plan --model gpt-oss-120b --hardware h100 --sessions 128 --turns 20 --think 10 --fast \\
+inflight plan --model gpt-oss-120b --hardware h100 --sessions 128 --turns 20 --think 10 \\
     --input-tokens 20000 --turn-tokens 4000 --output-tokens lognormal:200:1000 --slo "ttft=5000(p95),tpot=50(p95)"
 """,
     "vectors": """

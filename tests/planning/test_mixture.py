@@ -209,6 +209,13 @@ def test_what_conversations_at_a_rate_sent_counts() -> None:
     assert demand.started(4.0).reached(2.0, 5.0, sent=2.3) == 2.3
 
 
+def test_a_run_fills_as_long_as_the_slowest_class_takes() -> None:
+    chat = TrafficClass(name="chat", share=9.0, input=Fixed(100), output=Fixed(100))
+    documents = TrafficClass(name="documents", share=1.0, input=Fixed(100), output=Fixed(600))
+    assert Mixed.of([chat], Constant(1.0), 8192).slowest == 1.0
+    assert Mixed.of([chat, documents], Constant(1.0), 8192).slowest == pytest.approx(600 / 150)
+
+
 def test_requests_of_one_turn_are_open_as_asked_for() -> None:
     """As in a closed loop each is sent when another ends, and their number follows from how long answers take."""
     single = replace(AGENT, sessions=Sessions())

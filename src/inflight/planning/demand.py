@@ -27,6 +27,11 @@ class SingleRequests:
 
     __slots__ = ()
 
+    @property
+    def slowest(self) -> float:
+        """Return how many times the mean the answers of the slowest class take; all are of one, or as recorded."""
+        return 1.0
+
     def started(self, e2e: float) -> Self:
         """Return the demand whose workloads begin with the conversations that are open; there are none."""
         return self

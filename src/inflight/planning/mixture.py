@@ -98,6 +98,15 @@ class Mixed:
         """Whether requests wait for the answers of others, so that their rate follows from how long those take."""
         return self.sessions is not None or self.mean_turns > 1
 
+    @cached_property
+    def slowest(self) -> float:
+        """Return how many times the mean the answers of the class with the longest ones take."""
+        means = {}
+        for one in self.classes:
+            drawn = Random(f"answers of {one.name}")
+            means[one.name] = sum(one.output.draw(drawn) for _ in range(SAMPLE)) / SAMPLE
+        return max(means.values()) / sum(self.share_of(name) * mean for name, mean in means.items())
+
     @property
     def mean_think(self) -> float:
         """Return the seconds of a conversation in which its next turn is not sent yet."""

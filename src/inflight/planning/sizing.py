@@ -269,7 +269,7 @@ class TrialRunner:
         enough = max(fewest, reads * min(sizes.usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean))))
         lasting = engines * PATIENCE * max_ttft(self.question.slos) * rate
         measured = min(max(enough, lasting), affordable)
-        return length(engines * residents, measured, max(1.0, reads) * most, settling)
+        return length(engines * residents * demand.slowest, measured, max(1.0, reads) * most, settling)
 
 
 def max_ttft(slos: Sequence[Slo]) -> float:
