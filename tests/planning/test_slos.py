@@ -63,6 +63,9 @@ def test_a_plan_says_which_slo_too_few_requests_decide() -> None:
     offered = found.trial.summary.offered
     assert f"not decided: TTFT p99 ≤ 4,000 ms, from {offered} requests where 563 decide" in as_text(found)
     assert plan_result(found).undecided == ["TTFT p99 ≤ 4,000 ms"]  # type: ignore[union-attr]
+    rare = Slo("ttft", 4.0, traffic="rare")
+    of_class = replace(found, trial=replace(found.trial, values={rare: 1.0}, offered_by={"rare": 12}))
+    assert f"not decided: {rare}, from 12 requests where 563 decide" in as_text(of_class), "of its own class"
     # Of a p90 as many requests decide.
     easy = plan(replace(few, slos=parse_slos(["ttft=4000(p80)"])), fast=True)
     assert isinstance(easy, Plan) and not easy.trial.undecided and "not decided" not in as_text(easy)

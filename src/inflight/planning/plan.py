@@ -31,6 +31,7 @@ from inflight.planning.separation import SeparateClass
 from inflight.planning.simulated_blocks import in_simulated_blocks
 from inflight.planning.simulation import ROUTER, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner
+from inflight.planning.slos import requests_of
 from inflight.planning.spot import Spot
 from inflight.planning.stages import Progress, Stages, quiet
 from inflight.planning.traffic import Traffic
@@ -426,8 +427,10 @@ def as_text(answer: Plan | Infeasible) -> str:
     if isinstance(answer, Infeasible):
         return render("infeasible", answer=answer)
     shown = [name for name in METRICS if name in ("ttft", "e2e") or not answer.chosen.machine.is_pooled]
-    needed = max((min_samples(slo.of_requests) for slo in answer.trial.undecided), default=0)
-    return render("plan", plan=answer, metrics=shown, needed=needed)
+    trial = answer.trial
+    measured = [requests_of(slo, trial.summary.offered, trial.offered_by) for slo in trial.undecided]
+    undecided = [(slo, many, min_samples(slo.of_requests)) for slo, many in zip(trial.undecided, measured, strict=True)]
+    return render("plan", plan=answer, metrics=shown, undecided=undecided)
 
 
 def first_sentence(answer: Plan) -> str:

@@ -35,10 +35,13 @@ def undecided(values: Mapping[Slo, float], requests: int, by_class: Mapping[str,
     """Return the SLOs that a trial meets with too few requests to decide, a class of none among them. values: of each;
     requests, by_class: measured."""
 
-    def measured(slo: Slo) -> int:
-        return (by_class or {}).get(slo.traffic, 0) if slo.traffic else requests
-
     def is_open(slo: Slo, value: float) -> bool:
-        return (value <= slo.limit or not measured(slo)) and measured(slo) < min_samples(slo.of_requests)
+        measured = requests_of(slo, requests, by_class or {})
+        return (value <= slo.limit or not measured) and measured < min_samples(slo.of_requests)
 
     return tuple(slo for slo, value in values.items() if is_open(slo, value))
+
+
+def requests_of(slo: Slo, requests: int, by_class: Mapping[str, int]) -> int:
+    """Return the requests that an SLO is about, of those that were measured."""
+    return by_class.get(slo.traffic, 0) if slo.traffic else requests
