@@ -103,7 +103,7 @@ def test_a_trace_brings_its_notes_and_its_peak(plan, tmp_path: Path) -> None:  #
     rows = [f"2023-11-16 18:00:{k % 60:02d}.0000000,{100 + k},{10 + k % 20}" for k in range(60)]
     rows[5], rows[6] = rows[6], rows[5]
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n")
-    result = plan("--model", "llama-3-8b", "--hardware", "h100", "--trace", trace, "--slo", "ttft=1000")
+    result = plan("--model", "llama-3-8b", "--hardware", "h100", "--trace", trace, "--slo", "ttft=1000", "--fast")
     assert result.code == 0, result.err
     assert "Rows that came before the row above them: 1" in result.out
     assert "for 1 requests/s whose gaps" in result.out
@@ -130,7 +130,7 @@ def test_a_trace_of_texts_is_planned_for_by_its_lengths(plan, tmp_path: Path) ->
     trace = tmp_path / "trace.jsonl"
     rows = [{"prompt": "word " * (20 + k), "output_tokens": 5 + k % 7, "timestamp": 0.25 * k} for k in range(80)]
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = plan("--model", "llama-3-8b", "--hardware", "h100", "--trace", trace, "--slo", "ttft=1000")
+    result = plan("--model", "llama-3-8b", "--hardware", "h100", "--trace", trace, "--slo", "ttft=1000", "--fast")
     assert result.code == 0, result.err
     assert "Lengths of texts are estimated" in result.out
 
@@ -146,9 +146,8 @@ def test_a_place_that_cannot_be_written_is_reported_before_the_work(  # type: ig
 def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "mine.toml"
     path.write_text("[gpus.mine]\nmemory-gb = 80\nbandwidth-gb-per-s = 3000\nbf16-tflops = 800\n")
-    result = plan(
-        "--model", "llama-3-8b", "--hardware", "mine", "--hardware-file", path, *SMALL[4:], "--slo", "ttft=500"
-    )
+    mine = ("--model", "llama-3-8b", "--hardware", "mine", "--hardware-file", path)
+    result = plan(*mine, *SMALL[4:], "--slo", "ttft=500", "--fast")
     assert result.code == 0, result.err
     assert "mine: as mine.toml says" in result.out and "no price is known" in result.out
 
@@ -238,7 +237,7 @@ def test_a_family_of_ones_own_is_named_by_its_place(  # type: ignore[no-untyped-
     (tmp_path / "config.json").write_text(json.dumps(config))
     ask = ("--hardware", "l4", "--rate", 1, "--input-tokens", 200, "--output-tokens", 20, "--model", tmp_path)
     assert "Nobodys is an architecture that is not supported" in plan(*ask).err
-    result = plan(*ask, "--family", "private_models:FAMILY")
+    result = plan(*ask, "--family", "private_models:FAMILY", "--fast")
     assert result.code == 0 and "1 replica of l4" in result.out, result.err
     assert "--family private_models:NONE cannot be loaded" in plan(*ask, "--family", "private_models:NONE").err
     assert "--family private has no effect" in plan(*SMALL, "--family", "private_models:FAMILY").err
