@@ -341,6 +341,13 @@ def test_demands_that_contradict_themselves_are_refused(  # type: ignore[no-unty
     assert sentence in plan(*SMALL, *arguments).sentence()
 
 
+def test_a_class_in_a_lane_that_engines_lack_is_refused(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    classes = tmp_path / "classes.toml"
+    classes.write_text('[classes.a]\nshare = 1\ninput = 200\noutput = 30\nlane = "bulk"\n', encoding="utf-8")
+    asked = plan("--model", "llama-3-8b", "--hardware", "h100", "--rate", 4, "--classes", classes)
+    assert "the class 'a' in the lane 'bulk', which planned engines lack" in asked.sentence()
+
+
 def test_a_worker_that_is_killed_is_reported_in_its_sentence(plan, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     def killed(*arguments: object, **options: object) -> None:
         raise WorkerKilled("A process of this command ended with -9; try again with more memory free.")

@@ -9,8 +9,8 @@ from statistics import fmean
 import pytest
 
 from inflight.planning import analyze_traffic
-from inflight.planning.demand import Demand, Traced, fitting
-from inflight.workload.workload import WorkloadError
+from inflight.planning.demand import Demand, Traced, fitting, in_planned_lanes
+from inflight.workload.workload import Entry, Workload, WorkloadError
 
 from .builders import drawn, workload
 
@@ -125,3 +125,11 @@ def test_gap_variation_and_traces_that_mean_nothing_are_refused() -> None:
         drawn(gap_variation=0.0)
     with pytest.raises(WorkloadError, match="different times"):
         Traced(workload((0, 1, 1), (0, 1, 1)), 1.0)
+
+
+def test_requests_of_lanes_that_engines_lack_are_planned_for_in_the_default_one() -> None:
+    entries = [Entry(float(k), 10, 5, lane=lane) for k, lane in enumerate(("", "batch", "rerank", "rerank"))]
+    trace = in_planned_lanes(Workload(tuple(entries), "made"))
+    assert [one.lane for one in trace.entries] == ["", "batch", "", ""]
+    assert trace.notes == ("2 requests of the lanes rerank are planned for in the lane interactive.",)
+    assert in_planned_lanes(trace) is trace

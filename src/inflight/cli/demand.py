@@ -26,7 +26,7 @@ from inflight.cli.traffic import (
 )
 from inflight.config.setting import at_least, check_settings, option, setting
 from inflight.metrics.slo import Slo, SloError, parse_slos
-from inflight.planning.demand import Demand, Drawn, Traced, fitting
+from inflight.planning.demand import LANES, Demand, Drawn, Traced, fitting, in_planned_lanes
 from inflight.planning.mixture import Mixed, steady_rate
 from inflight.planning.traffic import analyze_arrivals
 from inflight.workload.arrivals import Arrivals, Constant, Poisson
@@ -128,12 +128,13 @@ def demand_of(
     _check(asked)
     coming = _arrivals(asked)
     if asked.trace is not None:
-        trace = fitting(load(asked.trace).workload(asked.trace.name), max_tokens)
+        trace = in_planned_lanes(fitting(load(asked.trace).workload(asked.trace.name), max_tokens))
         given = None if coming is None else steady_rate(coming)
         rate = analyze_arrivals(trace).peak_rate if given is None else given[0]
         retimed = None if asked.arrivals is None or given is None else given[1] or REGULAR
         return Traced(trace, rate, retimed=retimed, longest=max_tokens)
     if classes:
+        _check_lanes(classes)
         if asked.gpus is not None and any(one.share is not None for one in classes):
             coming = Poisson(UNKNOWN_RATE)
         return Mixed.of(classes, coming, max_tokens)
@@ -203,6 +204,15 @@ def _check_complete(asked: DemandOptions, coming: Arrivals | None) -> None:
     missing = next((name for name, value in given.items() if value is None), None)
     if missing is not None:
         raise click.UsageError(f"Missing option '{missing}'; {_WHOLE}.")
+
+
+def _check_lanes(classes: Sequence[TrafficClass]) -> None:
+    for one in classes:
+        if one.lane not in ("", *LANES):
+            raise WorkloadError(
+                f"--classes has the class {one.name!r} in the lane {one.lane!r}, which planned engines lack, so that "
+                f"they would refuse its requests; give {' or '.join(LANES)}."
+            )
 
 
 def _lengths(asked: DemandOptions, name: str) -> Lengths:

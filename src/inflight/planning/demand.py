@@ -19,6 +19,7 @@ from inflight.workload.lengths import Lengths
 from inflight.workload.workload import Entry, Workload, WorkloadError
 
 MIN_GAP_VARIATION = 0.25  # that a trace is taken to have at least, where it is to become burstier
+LANES = ("interactive", "batch")  # of an engine by default, as those that are planned have; the first for the rest
 SAMPLE = 4000  # requests that a demand's figures are taken from
 
 
@@ -206,6 +207,18 @@ def fitting(trace: Workload, max_tokens: int) -> Workload:
     if not kept:
         raise WorkloadError(f"{trace.name}: {note}")
     return replace(trace, entries=kept, notes=(*trace.notes, note))
+
+
+def in_planned_lanes(trace: Workload) -> Workload:
+    """Return the trace with requests of lanes that planned engines lack, which would refuse them, in the default one,
+    with a note."""
+    others = sorted({one.lane for one in trace.entries if one.lane not in ("", *LANES)})
+    if not others:
+        return trace
+    entries = tuple(replace(one, lane="") if one.lane in others else one for one in trace.entries)
+    moved = sum(one.lane in others for one in trace.entries)
+    note = f"{counted(moved, 'request')} of the lanes {', '.join(others)} are planned for in the lane {LANES[0]}."
+    return replace(trace, entries=entries, notes=(*trace.notes, note))
 
 
 def with_targets(workload: Workload, targets: Targets) -> Workload:
