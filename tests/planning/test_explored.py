@@ -9,7 +9,8 @@ import pytest
 from inflight.metrics.slo import parse_slos
 from inflight.planning.demand import traffic_of
 from inflight.planning.explored import LOADS, explore
-from inflight.planning.plan import Infeasible, Plan, plan
+from inflight.planning.infeasible import Infeasible
+from inflight.planning.plan import Plan, plan
 from inflight.planning.sizing import Question
 
 from .builders import drawn, machine

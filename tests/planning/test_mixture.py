@@ -10,10 +10,11 @@ import pytest
 from inflight.metrics.slo import SloError, parse_slos
 from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
+from inflight.planning.infeasible import Infeasible
 from inflight.planning.load import _balanced
 from inflight.planning.mixture import Mixed, steady_rate
 from inflight.planning.outlook import changes_of
-from inflight.planning.plan import Infeasible, Plan, PlanError, as_text, plan
+from inflight.planning.plan import Plan, PlanError, as_text, plan
 from inflight.planning.result import PlanResult, plan_result
 from inflight.planning.separation import class_names
 from inflight.planning.simulation import simulate_run

@@ -13,9 +13,10 @@ from msgspec import to_builtins
 
 from inflight.metrics.slo import parse_slos
 from inflight.planning.demand import Traced, traffic_of
+from inflight.planning.infeasible import Infeasible
 from inflight.planning.machine import Machine
 from inflight.planning.outlook import MORE, Change
-from inflight.planning.plan import Infeasible, Plan, PlanError, _no_higher_than, as_text, first_sentence, plan
+from inflight.planning.plan import Plan, PlanError, _no_higher_than, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.result import InfeasibleResult, plan_result
 from inflight.planning.runner_up import expected_trials

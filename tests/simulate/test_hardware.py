@@ -294,3 +294,8 @@ def test_aliases_are_data_too(written: Written) -> None:
     sheets = data_sheets(path)
     assert sheets.aliases == {"xx": "x"} and sheets.gpus["x"].memory_bytes == 1e9
     assert data_sheets(path) is sheets, "they are read once"
+
+
+def test_machines_that_other_engines_compute_on_are_marked() -> None:
+    assert find_gpu("m3-ultra").served_by == "llama.cpp and MLX" and not find_gpu("h100").served_by
+    assert all(gpu.device == "cpu" for gpu in data_sheets().gpus.values() if gpu.served_by)

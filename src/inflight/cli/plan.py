@@ -27,9 +27,10 @@ from inflight.counted import counted
 from inflight.metrics.slo import Slo
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import configuration
+from inflight.planning.infeasible import Infeasible
 from inflight.planning.parallel import cores
 from inflight.planning.parallelisms import Machines
-from inflight.planning.plan import Infeasible, Plan, as_text, first_sentence, plan
+from inflight.planning.plan import Plan, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.result import plan_result
 from inflight.planning.sizing import Question

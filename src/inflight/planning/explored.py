@@ -15,8 +15,9 @@ from functools import partial
 from inflight.counted import counted
 from inflight.metrics.slo import METRICS
 from inflight.planning.bottleneck import FULL
+from inflight.planning.infeasible import Infeasible
 from inflight.planning.parallel import run_all
-from inflight.planning.plan import Infeasible, Plan
+from inflight.planning.plan import Plan
 from inflight.planning.proposal import BUDGETS
 from inflight.planning.refinement import ENDS, widened
 from inflight.planning.rendering import sentence

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inflight.metrics.confidence import min_samples
-from inflight.metrics.slo import METRICS, Slo
+from inflight.metrics.slo import METRICS
 from inflight.planning import outlook, sizing
 from inflight.planning.autoscaling import Autoscaling
 from inflight.planning.bottleneck import Bottleneck, bottleneck
@@ -16,6 +16,7 @@ from inflight.planning.demand import traffic_of
 from inflight.planning.energy import Energy, energy_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.engine_options import engine_options, vllm_options
+from inflight.planning.infeasible import Infeasible
 from inflight.planning.layouts import LayoutOutlook
 from inflight.planning.limits import LimitCost
 from inflight.planning.load import balanced_load, conversations_of, expected_load, measured_load, too_few_gpus
@@ -152,40 +153,6 @@ class Plan:
     def extrapolated(self) -> bool:
         """Whether there are more replicas than were simulated together."""
         return self.replicas > self.trial.replicas
-
-
-@dataclass(frozen=True, slots=True)
-class Infeasible:
-    """No number of replicas meets the SLOs. tried: each with the trial at the lowest rate that was tried, whose
-    percentiles are the best that are possible."""
-
-    question: Question
-    traffic: Traffic
-    tried: Sequence[Candidate]
-
-    @property
-    def nearest(self) -> tuple[Candidate, Slo, float] | None:
-        """Return the machine that misses its worst SLO by the least, that SLO and its percentile in seconds; None where
-        none was measured, as where requests are refused."""
-        missed = [
-            (one, *one.capacity.missed.missed[0])
-            for one in self.tried
-            if one.capacity.missed is not None and one.capacity.missed.missed
-        ]
-        return min(missed, key=lambda each: each[2] / each[1].limit, default=None)
-
-    @property
-    def advice(self) -> str:
-        """Return the SLOs that the best machine could meet, with a quarter to spare for load, as --slo takes them."""
-        parts = []
-        for slo in self.question.slos:
-            trials = [one.capacity.missed for one in self.tried if one.capacity.missed is not None]
-            values = [trial.values.get(slo, math.inf) for trial in trials]
-            best = min((value for value in values if math.isfinite(value)), default=math.inf)
-            if slo.limit < best < math.inf:
-                of_class = f"{slo.traffic}." if slo.traffic else ""
-                parts.append(f"{of_class}{slo.metric}={math.ceil(best * 1.25e3)}(p{slo.share * 100:g})")
-        return ",".join(parts)
 
 
 def plan(

@@ -15,10 +15,11 @@ from inflight.planning.bottleneck import Bottleneck
 from inflight.planning.costs import Cost
 from inflight.planning.demand import Demand
 from inflight.planning.energy import Energy
+from inflight.planning.infeasible import Infeasible
 from inflight.planning.layouts import LayoutsResult, layouts_result
 from inflight.planning.limits import LimitCost
 from inflight.planning.outlook import SpeculationOutlook, StrategyNeed
-from inflight.planning.plan import Infeasible, Plan
+from inflight.planning.plan import Plan
 from inflight.planning.ranking import RankedPlan
 from inflight.planning.rendering import sentence
 from inflight.planning.sensitivity import Measurement

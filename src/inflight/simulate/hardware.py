@@ -62,12 +62,13 @@ class Gpu:
     """One GPU, or the processor of a socket, in the units of data sheets: GB = 10⁹ bytes, TFLOP/s without structured
     sparsity.
 
-    device: as engines name it. link: how the GPUs of a node reach each other. link_gb_per_s: one way, of one GPU.
-    node_gpus: GPUs in a node. domain_gpus: GPUs that the link reaches, where they are not those of one node: 72 of a
-    GB200 NVL72. network: between nodes, and between_nodes_gb_per_s: one way, of one GPU's network card. watts,
-    idle_watts: of the board at full load and idle; None: not known. pue: of the building, its power over its machines'.
-    price_per_hour: an example in US dollars, and price_source: where and when it was seen; prices differ threefold
-    between clouds and halve, or double, within a year. provenance: where the figures come from.
+    device: as engines name it. served_by: engines that compute at these rates, where this one does not. link: how the
+    GPUs of a node reach each other. link_gb_per_s: one way, of one GPU. node_gpus: GPUs in a node. domain_gpus: GPUs
+    that the link reaches, where they are not those of one node: 72 of a GB200 NVL72. network: between nodes, and
+    between_nodes_gb_per_s: one way, of one GPU's network card. watts, idle_watts: of the board at full load and idle;
+    None: not known. pue: of the building, its power over its machines'. price_per_hour: an example in US dollars, and
+    price_source: where and when it was seen; prices differ threefold between clouds and halve, or double, within a
+    year. provenance: where the figures come from.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Gpu:
     int8_tops: float | None = None
     fp4_tflops: float | None = None
     device: Literal["cuda", "cpu"] = "cuda"
+    served_by: str = ""
     link: str = "PCIe"
     link_gb_per_s: float = 32.0
     node_gpus: int = 8
@@ -278,7 +280,7 @@ def _read(path: Path, source: str) -> dict[str, Any]:
         raise HardwareError(f"{source} cannot be read: {error}.") from None
 
 
-_TEXTS = ("link", "network", "device", "price_source", "provenance")
+_TEXTS = ("link", "network", "device", "served_by", "price_source", "provenance")
 _NEEDED = ("memory_gb", "bandwidth_gb_per_s", "bf16_tflops")
 _DEVICES = ("cuda", "cpu")
 
