@@ -373,12 +373,30 @@ def test_drains_on_sigterm(start: Callable[..., Server]) -> None:
 
 
 @pytest.mark.wide
+def test_a_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
+    server = start("--api-processes", "2", "--drain-timeout", "600")
+    asking = [Asking(server, body={**ENDLESS, "n": 64}) for _ in range(2)]
+    server.process.send_signal(signal.SIGINT)
+    assert server.settled(lambda: any("taking no new work" in line for line in server.log))
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(30) == 0
+    for one in asking:
+        assert one.ended()[-1] == "data: [DONE]", "done, or ended with the reason"
+
+
+@pytest.mark.wide
 def test_a_signal_while_it_loads_stops_it(start: Callable[..., Server], tmp_path: Path) -> None:
     server = start("--api-processes", "2", ready=False)
     assert server.settled(lambda: len(children(server)) == 2)
     time.sleep(0.2)
     assert server.stop() == 0
     assert "Traceback" not in "".join(server.log)
+
+
+@pytest.mark.wide
+def test_a_model_that_is_not_there_ends_with_a_sentence(tmp_path: Path) -> None:
+    result = run("--api-processes", "2", "--port", "0", str(tmp_path / "nowhere"))
+    assert result.returncode == 1 and "nowhere" in result.stderr and "Traceback" not in result.stderr
 
 
 def test_limits_of_tenants_hold_over_all_processes(start: Callable[..., Server], keys_file: Path) -> None:
