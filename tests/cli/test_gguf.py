@@ -73,7 +73,7 @@ def test_what_is_no_such_file_is_reported(file: Path, tmp_path: Path, capfd: pyt
     folder.mkdir()
     for model, more, sentence in (
         (folder, (), "folder.gguf is no model folder: it has no config.json (it is empty)"),
-        (tmp_path / "none.gguf", (), "file {} does not exist; give an existing folder or a hub id"),
+        (tmp_path / "none.gguf", (), "file {} does not exist; give an existing file or folder, or a hub id"),
         (file, ("--backend", "transformers"), "is a GGUF file, which our own kernels compute; leave --backend out."),
     ):
         result = Caller(capfd, model)("run", "hello", *more)

@@ -198,7 +198,9 @@ class FittedModel:
             is_object = isinstance(content, dict)
             kind, version = (content.get("kind"), content.get("version")) if is_object else (None, None)
             if kind != "step model" or version != VERSION:
-                raise Malformed(f"it is a {kind!r} of version {version!r}, not {VERSION}")
+                raise Malformed(
+                    "it names no kind" if kind is None else f"it is a {kind!r} of version {version!r}, not {VERSION}"
+                )
             for item in fields(cls):
                 if item.name not in content and item.name not in _LATER:
                     raise Malformed(f"it lacks {item.name!r}")

@@ -100,7 +100,7 @@ def hub_id_of(name: str) -> tuple[str, str | None]:
     if _SHORT_NAME.fullmatch(name) is not None and not name.endswith(_FILES):
         raise _no_hub_id(name)
     what = "file" if is_gguf(Path(name)) else "model folder"
-    raise ModelError(f"{what} {name} does not exist; give an existing folder or a hub id (owner/name).")
+    raise ModelError(f"{what} {name} does not exist; give an existing file or folder, or a hub id (owner/name).")
 
 
 def _bare(name: str) -> str:
