@@ -36,7 +36,7 @@ from inflight.workload.traces import load
 from inflight.workload.workload import WorkloadError
 
 _WHOLE = (
-    "give --input-tokens, --output-tokens (0: answers are vectors) and --rate (or --arrivals), --classes, or a --trace"
+    "give --input-tokens, --output-tokens (0 for vectors) and --rate (or --arrivals), --classes, or a --trace"
 )
 _LENGTHS = ("input_tokens", "output_tokens")
 _OF_PROMPTS = ("prefix_tokens", "prefix_groups", "turns", "think", "turn_tokens")
