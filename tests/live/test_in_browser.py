@@ -451,3 +451,22 @@ def test_the_first_paint_comes_soon(compared: Path) -> None:
             return value
 
     assert 0 < asyncio.run(look()) < 20_000
+
+
+def test_a_page_that_is_opened_while_the_model_loads_says_so(tmp_path: Path) -> None:
+    """A stream that is refused with 503 is no lost connection."""
+    feeds = Path("src/inflight/live/page/feeds.js").read_text(encoding="utf-8")
+    page_file = tmp_path / "page.html"
+    page_file.write_text(
+        f"<script>{feeds}</script><script>window.said = []; window.fetch = async () => "
+        'new Response(JSON.stringify({ error: { message: "The model loads." } }), { status: 503 });'
+        "new window.inflight.feeds.LiveFeed('/x', { state: (...state) => said.push(state) }).run();</script>"
+    )
+
+    async def opened() -> Any:
+        async with opened_page() as page:
+            await page.open(page_file.as_uri())
+            await page.until("said.length > 1")
+            return await page.eval("said.slice(0, 2)")
+
+    assert asyncio.run(opened()) == [["loading", "The model loads."]] * 2

@@ -35,9 +35,7 @@ from inflight.workload.lengths import Fixed, Lengths, parse_lengths
 from inflight.workload.traces import load
 from inflight.workload.workload import WorkloadError
 
-_WHOLE = (
-    "give --input-tokens, --output-tokens (0 for vectors) and --rate (or --arrivals), --classes, or a --trace"
-)
+_WHOLE = "give --input-tokens, --output-tokens (0 for vectors) and --rate (or --arrivals), --classes, or a --trace"
 _LENGTHS = ("input_tokens", "output_tokens")
 _OF_PROMPTS = ("prefix_tokens", "prefix_groups", "turns", "think", "turn_tokens")
 UNKNOWN_RATE = 1.0  # requests/s, until another is found

@@ -20,6 +20,7 @@
       this.picture = document.createElement("canvas");
       // Without transparency: pictures that lie on each other are copied, and not blended.
       this.pen = this.canvas.getContext("2d", { alpha: false });
+      this.canvas.style.visibility = "hidden"; // black until it is drawn
       this.ink = this.picture.getContext("2d", { alpha: false });
       this.words = new Map(); // of the axis, each as a picture: text is dear to draw
       this.drawnTo = null;
@@ -69,6 +70,7 @@
     // Shows `span` seconds that end at `end`, and what was there at `until`: what comes later is not seen yet.
     draw(end, span, until) {
       this.fit();
+      this.canvas.style.visibility = "";
       const { history, picture } = this;
       const perPixel = span / picture.width;
       const column = Math.round(end / perPixel), seen = Math.min(column, Math.round(until / perPixel));

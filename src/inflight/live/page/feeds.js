@@ -36,7 +36,7 @@
       for (;;) {
         const pause = await this.once().catch(() => null);
         if (pause === false) return;
-        this.handlers.state("lost", "connection lost; trying again");
+        if (typeof pause !== "number") this.handlers.state("lost", "connection lost; trying again"); // else it has said why
         await wait(typeof pause === "number" ? pause : PAUSES[Math.min(this.tries++, PAUSES.length - 1)]);
       }
     }
