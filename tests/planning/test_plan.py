@@ -16,7 +16,7 @@ from inflight.planning.demand import Traced, traffic_of
 from inflight.planning.infeasible import Infeasible
 from inflight.planning.machine import Machine
 from inflight.planning.outlook import MORE, Change
-from inflight.planning.plan import Plan, PlanError, _no_higher_than, as_text, first_sentence, plan
+from inflight.planning.plan import Plan, PlanError, _best, _no_higher_than, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.result import InfeasibleResult, plan_result
 from inflight.planning.runner_up import expected_trials
@@ -73,6 +73,18 @@ def test_a_machine_that_the_search_found_cheaper_is_tried_under_the_planned_load
     assert [(other.machine.name, other.rate) for other in found.others] == [("box", 0.0)]
     text = as_text(found)
     assert "box:" in text and "the planned load misses them" in text and "cheapest" not in text
+
+
+@pytest.mark.parametrize(("rates", "chosen"), [((2.1, 7.0), "double"), ((2.1, 4.5), "box")])
+def test_of_as_many_gpus_the_machine_that_serves_clearly_more_is_chosen(rates: tuple[float, ...], chosen: str) -> None:
+    question = asked(machine(), machine("double", gpus=2), rate=8.0, slo="ttft=4000(p99)")
+    traffic = traffic_of(question.demand)
+    usable = [
+        replace(candidate_for(question, traffic, box, question.overrides), rate=rate)
+        for box, rate in zip(question.machines, rates, strict=True)
+    ]
+    assert {one.gpus(question.demand) for one in usable} == {4}
+    assert _best(usable, question).machine.name == chosen
 
 
 def test_more_requests_that_miss_the_slos_bound_the_highest_rate() -> None:

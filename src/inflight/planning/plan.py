@@ -218,9 +218,15 @@ def _expected(question: Question) -> tuple[Question, Traffic, list[Candidate]]:
 
 
 def _best(usable: Sequence[Candidate], question: Question) -> Candidate:
-    """Return the machine that takes the fewest GPUs, or of which as many as there are serve the most."""
+    """Return the machine that takes the fewest GPUs, or of which as many as there are serve the most. Of those that
+    take equally many, one that serves more is chosen, and among about equal ones one that inflight itself serves."""
+    demand = question.demand
     if question.gpus is None:
-        return min(usable, key=lambda one: (one.gpus(question.demand), one.machine.gpus))
+        fewest = min(one.gpus(demand) for one in usable)
+        served = [(one.rate * one.replicas(demand), one) for one in usable if one.gpus(demand) == fewest]
+        most = max(rate for rate, _ in served) / (1 + sizing.TOLERANCE)
+        good = (one for rate, one in served if rate >= most)
+        return min(good, key=lambda one: (not one.machine.parallelism.is_tensor_alone, one.machine.gpus))
     gpus = question.gpus
     return max(usable, key=lambda one: (one.rate * (gpus // one.machine.gpus), -one.machine.gpus))
 

@@ -150,7 +150,7 @@
     }));
     const spent = parts.filter(([, share]) => share >= 0.02).map(([bound, share]) => `${Math.round(100 * share)} % ${(BOUNDS[bound] || [bound])[0]}`);
     const memory = run.is_full ? "Memory for keys and values bounds the batch. " : "";
-    get("bottleneck").textContent = `${memory}A step takes ${ms(run.step_seconds)} with ${number(Math.round(run.rows))} sequences${spent.length ? `: ${spent.join(", ")}` : ""}.`;
+    get("bottleneck").textContent = `${memory}A step takes ${ms(run.step_seconds)} with ${number(Math.round(run.rows))} ${Math.round(run.rows) === 1 ? "sequence" : "sequences"}${spent.length ? `: ${spent.join(", ")}` : ""}.`;
     get("settings").textContent = Object.entries(one.layout.settings).map(([name, set]) => `--${name}\u00a0${set}`.replaceAll("-", "\u2011")).join("  ");
   }
 
