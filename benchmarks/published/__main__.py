@@ -57,6 +57,9 @@ def main() -> None:
         "fits without the source. The form of the model follows timed kernels, the engines' own rules and the fitted "
         "half; an earlier form had stood beside all runs, so that where held-out ones were far off was known. "
         "Where the same model on the same GPU and engine is in a fitted source, too, it is in a group of its own. "
+        "SGLang's runs are simulated with a strategy that this program alone has, of steps of prompts or of decodes, "
+        "never both, and with `--kv-allocation reserve-request`, as TensorRT-LLM's are; `plan --engine sglang` has the "
+        "strategies and the admission of inflight, so that these errors and intervals are not those of such a plan. "
     )
     if len(ours) < len(chosen):
         about += f"{len(ours)} of {len(chosen)} runs were simulated, the shortest first. "

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from benchmarks.published.measurements import ALL_AT_ONCE, FIGURES, Measurement, read_measurements
-from benchmarks.published.prediction import costs_name, costs_of, simulated, step_model
+from benchmarks.published.prediction import costs_name, costs_of, simulated, step_model, without_larger_graphs
 from inflight.core.types.features import Features
 from inflight.simulate import efficiency, engine_costs
 from inflight.simulate.efficiency import Efficiencies
@@ -77,7 +77,7 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("else", "recurrent-memory"): (0.7, 0.4),
     ("sglang", "step"): (0.0003, 0.7),
     ("sglang", "kernels"): (1, 0.05),
-    ("sglang", "eager-layer"): (0.7e-3, 0.5),  # as this engine's own on an H200: prompts are no graph, nor compiled
+    ("sglang", "prompt-layer"): (0.7e-3, 0.5),  # as this engine's own on an H200: prompts are no graph, nor compiled
     ("tensorrt-llm", "step"): (0.0005, 0.7),
     ("tensorrt-llm", "kernels"): (0.95, 0.1),
     ("tensorrt-llm", "all-reduce"): (0.8, 0.4),
@@ -173,7 +173,7 @@ def model_of(measurement: Measurement, parameters: Mapping[Key, float]) -> Roofl
     *gpus, engine = tables_of(measurement)
     shares, costs = efficiency.efficiencies(measurement.gpu.name), costs_of(measurement)
     shares = replace(shares, **_given(Efficiencies, parameters, gpus))
-    costs = replace(costs, **_given(EngineCosts, parameters, [engine]))  # type: ignore[arg-type]
+    costs = without_larger_graphs(replace(costs, **_given(EngineCosts, parameters, [engine])))  # type: ignore[arg-type]
     return step_model(measurement, costs, shares)
 
 

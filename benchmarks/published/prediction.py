@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
@@ -65,7 +65,13 @@ def costs_name(measurement: Measurement) -> str:
 
 def costs_of(measurement: Measurement) -> EngineCosts:
     """Return the costs of the run's engine."""
-    return engine_costs(costs_name(measurement)).of_model(measurement.spec.family)
+    return without_larger_graphs(engine_costs(costs_name(measurement)).of_model(measurement.spec.family))
+
+
+def without_larger_graphs(costs: EngineCosts) -> EngineCosts:
+    """Return the costs of runs with the engine's own graphs: it launches decodes beyond the largest one (SGLang's
+    --cuda-graph-max-bs) as it does prompts."""
+    return costs if costs.prompt_layer is None else replace(costs, eager_layer=costs.prompt_layer)
 
 
 def step_model(
@@ -140,8 +146,8 @@ def _speed(measurement: Measurement, observations: Sequence[Observation]) -> flo
 
 def _scheduling(measurement: Measurement) -> SchedulingSettings:
     """TensorRT-LLM admits a request once the blocks of its longest output are free (GUARANTEED_NO_EVICT), vLLM when
-    those of its prompt are. SGLang has steps of its own, admits a request by its longest output, too, and at first
-    counts 0.7 of what the running ones may still need (new_token_ratio)."""
+    those of its prompt are. SGLang has steps of its own, and is taken to admit as TensorRT-LLM does; in fact it counts
+    0.7 of what the running ones may still need at first, and then less (new_token_ratio)."""
     if measurement.engine.name == "sglang":
         return SchedulingSettings(strategy=_SGLANG, kv_allocation="reserve-request")
     reserves = measurement.engine.name == "tensorrt-llm"

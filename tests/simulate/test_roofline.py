@@ -159,6 +159,25 @@ def test_an_overlapped_host_takes_the_longer_of_the_two() -> None:
     assert model(engine=quick).seconds(DECODES) == pytest.approx(without + 1e-4)
 
 
+def test_a_step_without_a_graph_is_launched_layer_by_layer_and_one_of_prompts_alone_at_its_own_pace() -> None:
+    mixed, decodes = Features(257, 250, 250, 250 * 500, 7 * 250.0), Features(300, 300, 300, 300 * 500, 0.0)
+    prompt = Features(257, 1, 1, 0, 257 * 129)
+    engine = replace(engine_costs("sglang"), eager_layer=1e-3, prompt_layer=2e-3)
+    layers = len(known_model("llama-3.1-70b").layers)
+    for held, least in ((mixed, 1e-3), (decodes, 1e-3), (prompt, 2e-3)):
+        roofline = model("h100", "llama-3.1-70b", weights="fp8", engine=engine)
+        assert roofline.seconds(held) == pytest.approx(layers * least + engine.step)
+    same = model("h100", "llama-3.1-70b", weights="fp8", engine=replace(engine, prompt_layer=None))
+    assert same.seconds(prompt) == pytest.approx(layers * 1e-3 + engine.step)
+
+
+@pytest.mark.parametrize("held", [Features(257, 250, 250, 250 * 500, 7 * 250.0), Features(300, 300, 300, 150_000, 0.0)])
+def test_steps_of_decodes_take_about_as_long_under_any_engine(held: Features) -> None:
+    names = ("vllm", "sglang", "tensorrt-llm")
+    taken = [model("h100", "llama-3.1-70b", weights="fp8", engine=engine_costs(one)).seconds(held) for one in names]
+    assert max(taken) < 1.3 * min(taken)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_work_never_takes_less(kind: str) -> None:
     more = Features(2 * DECODES.tokens, 64, 64, 2 * DECODES.decode_context, 1e6, 8)

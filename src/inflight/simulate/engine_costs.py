@@ -36,6 +36,7 @@ class EngineCosts:
     experts_fp8: float = 1.0
     expert_skew: float = 0.0
     eager_layer: float
+    prompt_layer: float | None = None
     graph_tokens: int
     graph_step: int = 1
     graph_sizes: tuple[int, ...] = ()
@@ -50,6 +51,12 @@ class EngineCosts:
     def step_seconds(self, rows: int) -> float:
         """Return the host's work for a step."""
         return self.step + self.row * rows
+
+    def layer_seconds(self, tokens: int, with_decodes: bool) -> float:
+        """Return the host's time to launch a layer of a step; 0 where the step is a graph."""
+        if tokens <= self.graph_tokens:
+            return 0.0
+        return self.eager_layer if with_decodes or self.prompt_layer is None else self.prompt_layer
 
     def padded(self, rows: int) -> int:
         """Return the rows that a step of decodes computes: those of the smallest graph that holds them."""

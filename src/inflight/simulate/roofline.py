@@ -292,9 +292,8 @@ class Roofline:
         """Return the seconds that a step takes beside its kernels: gaps between them, and what the host does meanwhile
         for longer than they take, or after them."""
         engine = self._engine
-        device = kernels + self._gaps
-        if features.tokens > engine.graph_tokens:
-            device = max(device, engine.eager_layer * self._layers)
+        launched = engine.layer_seconds(features.tokens, bool(features.decode_context)) * self._layers
+        device = max(kernels + self._gaps, launched)
         host = engine.step_seconds(features.rows)
         whole = max(device + engine.step, host) if engine.overlapped else device + host
         whole = max(whole, engine.token * features.samples)
