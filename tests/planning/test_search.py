@@ -53,6 +53,19 @@ def test_no_rate_below_a_known_one_is_tried() -> None:
     assert kept.met is not None and kept.met.rate == 8.0
 
 
+@pytest.mark.parametrize("missed", [9.3, 9.9, 40.0])
+def test_from_a_known_miss_the_search_goes_as_far_down_as_it_missed(missed: float) -> None:
+    queue = Queue(10.0)
+    known = queue(missed)
+    found = find_capacity(queue, 20.0, tolerance=0.25, max_trials=4, trickle=False, known=known)
+    assert max(queue.rates[1:]) < missed and queue.rates[1] == pytest.approx(
+        missed / (1.25 if missed == 9.3 else 2.0), 0.4
+    )
+    assert found.met is not None and 0.75 * 9.0 <= found.met.rate <= 9.0 and found.missed is not None
+    unmet = find_capacity(Queue(10.0, service=2.0), 9.0, max_trials=2, trickle=False, known=known)
+    assert unmet.met is None and unmet.missed is not None
+
+
 def test_what_even_a_trickle_breaks_is_kept_at_no_rate() -> None:
     found = find_capacity(Queue(10.0, service=2.0), 8.0)
     assert found.met is None and found.missed is not None and found.missed.rate < 0.3

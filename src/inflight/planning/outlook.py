@@ -26,6 +26,7 @@ from inflight.planning.sizing import (
     measure,
     whole_engines,
 )
+from inflight.planning.steady import rows_at
 from inflight.simulate.drafting import SimulatedDrafts
 
 OF_ANSWERS = "answers half as long again"  # which vectors are not
@@ -41,6 +42,8 @@ ROUTERS = ("round-robin", ROUTER, "prefix-aware")
 MIN_SHARED = 0.01  # of the prompts' tokens that earlier ones had: below, neither routers nor tiers are compared
 SUFFIX, MODEL = DraftSource("suffix"), DraftSource("draft", "MODEL")
 WORTH = 0.99  # of the time per output token: with drafts it must be below
+CLUMPED = 12  # replicas at most that are simulated together under clumped arrivals
+_CHANGE_TRIALS = 4
 _ROUTER_TRIALS = 5
 
 
@@ -64,31 +67,38 @@ class Change:
 def find_change(runner: TrialRunner, best: Candidate, replicas: int, name: str) -> Change:
     """Find what one of CHANGES would take."""
     changed = CHANGES[name](runner.question.demand)
-    trial = runner.run(best, changed.rate / replicas, seed=2, demand=changed, reads=ROUGHLY)
+    share = changed.rate / replicas
+    topology = runner.topology(_met_by_clumps(runner, best, share, replicas) if name == OF_ARRIVALS else best.pooled)
+
+    def run(rate: float, reads: float = ROUGHLY) -> Trial:
+        return runner.run(best, rate, seed=2, demand=changed, reads=reads, topology=topology)
+
+    trial = run(share)
     more = changed.rate > runner.question.demand.rate  # alike, only more
     if trial.met and (more or trial.by_class):  # in a run shorter than the planned one, no low lane's queue grows
-        trial = runner.run(best, changed.rate / replicas, seed=2, demand=changed, reads=THOROUGHLY)
+        trial = run(share, THOROUGHLY)
     if trial.met:
         return Change(name, trial, replicas)
     if more:
         return Change(name, trial, _more_than(replicas, changed.rate / best.rate))
-    return _search(runner, best, changed, replicas, Change(name, trial, None))
+    found = find_capacity(run, best.rate, ROUGH, _CHANGE_TRIALS, trickle=False, known=trial)
+    if found.met is not None:
+        return Change(name, trial, _more_than(replicas, changed.rate / found.met.rate))
+    assert found.missed is not None, "the search began with a miss"
+    return Change(name, trial, None, math.ceil(changed.rate / found.missed.rate))
+
+
+def _met_by_clumps(runner: TrialRunner, best: Candidate, share: float, replicas: int) -> int:
+    """Return the replicas that are simulated together under clumped arrivals: a router spreads a clump over all there
+    are, so that few would get far too much of it. Bounded by how many requests a trial may have."""
+    running = rows_at(best.machine.model, runner.traffic, share, best.config.max_num_seqs)
+    affordable = math.floor(runner.question.sizes.most / max(1.0, running))
+    return max(min(best.pooled, replicas), min(CLUMPED, replicas, affordable))
 
 
 def _more_than(replicas: int, wanted: float) -> int:
     """Round up, above the planned replicas, which were found to be too few."""
     return max(replicas + 1, math.ceil(wanted * 0.999))
-
-
-def _search(runner: TrialRunner, best: Candidate, changed: Demand, replicas: int, change: Change) -> Change:
-    def trial(rate: float) -> Trial:
-        return runner.run(best, rate, seed=2, demand=changed, reads=ROUGHLY)
-
-    found = find_capacity(trial, 0.8 * best.rate, ROUGH, 4, trickle=False)
-    if found.met is not None:
-        return replace(change, replicas=_more_than(replicas, changed.rate / found.met.rate))
-    assert found.missed is not None
-    return replace(change, beyond=math.ceil(changed.rate / found.missed.rate))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from inflight.planning.energy import Energy
 from inflight.planning.infeasible import Infeasible
 from inflight.planning.layouts import LayoutsResult, layouts_result
 from inflight.planning.limits import LimitCost
-from inflight.planning.outlook import SpeculationOutlook, StrategyNeed
+from inflight.planning.outlook import Change, SpeculationOutlook, StrategyNeed
 from inflight.planning.plan import Plan
 from inflight.planning.ranking import RankedPlan
 from inflight.planning.rendering import sentence
@@ -37,10 +37,13 @@ class Interval(Struct, rename={"low": "from", "high": "to"}):
 
 
 class ChangeResult(Struct):
+    """simulated: replicas that its trial had together."""
+
     name: str
     kept: bool
     replicas: int | None
     values: dict[str, float | None]
+    simulated: int
 
 
 class LimitResult(Struct):
@@ -227,7 +230,7 @@ def _plan(answer: Plan) -> PlanResult:
         bottleneck=answer.bottleneck,
         cost=answer.cost,
         energy=answer.energy,
-        changes=[ChangeResult(one.name, one.trial.met, one.replicas, _values(one.trial)) for one in answer.changes],
+        changes=[_change(one) for one in answer.changes],
         limits=[_limit(one, answer) for one in answer.limits],
         measurements=list(answer.measurements),
         plans=answer.ranked(),
@@ -239,6 +242,10 @@ def _plan(answer: Plan) -> PlanResult:
         notes=list(traffic.notes),
         discarded=list(answer.question.discarded),
     )
+
+
+def _change(one: Change) -> ChangeResult:
+    return ChangeResult(one.name, one.trial.met, one.replicas, _values(one.trial), one.trial.replicas)
 
 
 def _limit(cost: LimitCost, answer: Plan) -> LimitResult:

@@ -15,7 +15,7 @@ TRICKLE = (
 STEP = 1.6  # largest factor from a first rate that meets the SLOs to the next
 SMALLEST, SMALLEST_DOWN = 1.1, 1.25  # the smallest, up and down: latency may be near its limit on an idle engine, too
 LONGEST = 4.0  # largest of all, after several trials on the same side
-BLIND = 2.0  # least factor from a trickle, whose latency says nothing of what higher rates do
+BLIND = 2.0  # factor from a run that says nothing of other rates: least from a trickle, largest from a known miss
 INSIDE = 0.15  # of the interval, in logarithms, that a next rate keeps away from its ends
 CLOSING = 4  # more trials where the first guess was far off: without them the rate may be a fraction of the highest
 MIN_BADNESS = 0.01  # of a run that met its SLOs
@@ -58,12 +58,15 @@ def find_capacity(
         worth: A rate; the search ends when it is missed, since lower ones are of no interest.
         ceiling: No rate above it is tried.
         trickle_first: Whether the first rate is a trickle, where even one is expected to miss the SLOs.
-        known: A trial that met the SLOs; no rate below its is tried.
+        known: A trial that was run before. Where it met the SLOs, no rate below its is tried. Where it missed them,
+            none above is, and the first is led by how far it missed them, up to BLIND times lower.
     """
     # whether the SLOs were met → rate and trial
-    sides: dict[bool, tuple[float, Trial]] = {} if known is None else {True: (known.rate, known)}
+    sides: dict[bool, tuple[float, Trial]] = {} if known is None else {known.met: (known.rate, known)}
     rate, number = min(TRICKLE * guess if trickle_first else guess, ceiling), 0
     was_met, repeated = False, 0  # of the last trial, and how many in a row were on the same side
+    if known is not None and not known.met:
+        rate, repeated = min(rate, known.rate / min(BLIND, _down(known))), 1
     closing = CLOSING
     while number < max_trials:
         number += 1
@@ -82,8 +85,7 @@ def find_capacity(
         elif trickle and number >= max_trials - 2:
             rate = TRICKLE * guess
         else:
-            down = _longer(max(SMALLEST_DOWN, math.pow(badness(found), 1.5)), repeated)
-            rate = max(TRICKLE * guess, rate / down)
+            rate = max(TRICKLE * guess, rate / _longer(_down(found), repeated))
     met, missed = sides.get(True), sides.get(False)
     return Capacity(met and met[1], missed and missed[1], number)
 
@@ -112,6 +114,11 @@ def _above(rate: float, found: Trial, guess: float, ceiling: float, repeated: in
         top = guess if math.isinf(ceiling) else ceiling
         return min(top, max(BLIND * rate, math.sqrt(rate * top)))
     return rate * _longer(min(STEP, max(SMALLEST, math.sqrt(1 / badness(found)))), repeated)
+
+
+def _down(missed: Trial) -> float:
+    """Return the factor down to a rate that may meet the SLOs."""
+    return max(SMALLEST_DOWN, math.pow(badness(missed), 1.5))
 
 
 def _longer(step: float, repeated: int) -> float:
