@@ -153,12 +153,16 @@ class BlockPool:
 
     def reserve(self, count: int) -> None:
         """Keep `count` available blocks, now without content, for holders that take them later (`take_reserved`)."""
+        if count > self.available:
+            raise RuntimeError(f"{count} blocks were to be reserved, but {self.available} are available")
         for _ in range(count - self.free):
             self._free.append(self._evict())
         self._reserved += count
 
     def take_reserved(self, count: int) -> tuple[int, ...]:
         """Return `count` of the reserved blocks, with one reference each."""
+        if count > self._reserved:
+            raise RuntimeError(f"{count} reserved blocks were to be taken, but {self._reserved} are reserved")
         self._reserved -= count
         return self.allocate(count)
 
