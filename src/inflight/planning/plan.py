@@ -147,7 +147,7 @@ class Plan:
     @property
     def simulated_block(self) -> int:
         """Return the tokens of a trial's blocks."""
-        return in_simulated_blocks(self.chosen.machine, self.traffic).block_size
+        return in_simulated_blocks(self.chosen.machine, self.traffic, self.config).block_size
 
     @property
     def extrapolated(self) -> bool:

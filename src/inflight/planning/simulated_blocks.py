@@ -9,6 +9,7 @@ class compute, and with which a prompt has MIN_BLOCKS.
 
 from __future__ import annotations
 
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
 from inflight.planning.traffic import Traffic
 
@@ -16,12 +17,19 @@ LOSS = 0.015  # of the tokens that a prompt computes
 MIN_BLOCKS = 128  # of a prompt, mean: with fewer, steps are most of a trial's work
 
 
-def in_simulated_blocks(machine: Machine, traffic: Traffic) -> Machine:
-    """Return the machine with blocks as large as a trial of this traffic simulates. Where windows, states or copies
-    depend on a block's size, trials have the engine's."""
-    size = machine.block_size
+def in_simulated_blocks(machine: Machine, traffic: Traffic, config: EngineConfig, has_tiers: bool = False) -> Machine:
+    """Return the machine with blocks as large as a trial of this traffic simulates, in which the longest request still
+    fits. Where windows, states or copies depend on a block's size, trials have the engine's. has_tiers: for copies of
+    keys and values."""
+    if has_tiers or config.scheduling.preemption != "recompute":
+        return machine
+    size, found = machine.block_size, machine
     computed = min((one.p50 or 0.0 for one in (traffic.fresh, *traffic.fresh_of.values())), default=0.0)
     times = 1
     while traffic.input_mean >= 2 * MIN_BLOCKS * times * size and (2 * times - 1) * size / 2 <= LOSS * computed:
         times *= 2
-    return machine.in_larger_blocks(times * size)
+        larger = machine.in_larger_blocks(times * size)
+        if larger.tokens < traffic.longest:
+            break
+        found = larger
+    return found

@@ -217,8 +217,7 @@ class TrialRunner:
         run, seed = self._length(candidate, rate, topology, residents, reads, decides), self.question.seed + seed
         config, e2e, engines = config or candidate.config, residents / rate, topology.engines
         asked, measured, slos = (rate * engines, run.requests, seed), (run.begin, run.end), self.question.slos
-        copies = topology.tiers is not None or config.scheduling.preemption != "recompute"
-        simulated = candidate.machine if copies else in_simulated_blocks(candidate.machine, self.traffic)
+        simulated = in_simulated_blocks(candidate.machine, self.traffic, config, topology.tiers is not None)
 
         def trial() -> Trial:
             begun = demand.started(e2e)
