@@ -17,11 +17,11 @@ from inflight.models.mixers.attention import Attention
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
 from inflight.simulate.collectives import all_reduce_seconds
-from inflight.simulate.efficiency import Case, efficiencies, latency_spread, spread
+from inflight.simulate.efficiency import Case, efficiencies, spread
 from inflight.simulate.engine_costs import engine_costs
 from inflight.simulate.hardware import data_sheets, find_gpu
 from inflight.simulate.parallelism import ParallelismError
-from inflight.simulate.roofline import KINDS, Roofline, widening
+from inflight.simulate.roofline import KINDS, Roofline
 from inflight.simulate.shards import min_kv_heads
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate
 from inflight.workload.workload import Entry, Workload
@@ -328,13 +328,3 @@ def served(shape: str, gpu: str, streams: int, case: Case) -> float:
     pool = Pool(capacity, settings, SchedulingSettings().ending_early(0), lambda number: model)
     run = simulate(Workload((Entry(0.0, 128, 1024),) * streams, "at once"), SimulationSetup(pool))
     return streams * 1024 / max(one.ended for one in run.observations)
-
-
-def test_latencies_simulated_with_steps_at_an_end_are_taken_to_their_own_end() -> None:
-    slow, usual, fast = (model(case=case) for case in ("low", "typical", "high"))
-    assert widening(usual) == {"ttft": 1, "tpot": 1}
-    for latency in ("ttft", "tpot"):
-        whole = spread("a100-80", False, "low") * widening(slow)[latency]
-        assert whole >= latency_spread(latency, "low") * (1 - 1e-9) and widening(slow)[latency] >= 1
-        whole = spread("a100-80", False, "high") * widening(fast)[latency]
-        assert whole <= latency_spread(latency, "high") * (1 + 1e-9) and widening(fast)[latency] <= 1

@@ -41,9 +41,8 @@ from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.device import Device, always
 from inflight.records.json_text import json_text
 from inflight.simulate.replicas import ScalingResult
-from inflight.simulate.roofline import widening
 from inflight.simulate.simulation import Simulation, SimulationSetup, best_split, simulate
-from inflight.simulate.steps import StepModel
+from inflight.simulate.widening import UNCHANGED, Widening, widening
 from inflight.workload.workload import Workload
 
 
@@ -112,10 +111,7 @@ def command(
     summary, why = summary_of(run, warmup)
     show(f"Measured: {why}.")
     report(run, summary)
-    ends = [
-        widened(summary_of(_simulated(workload, one), warmup)[0], model)
-        for one, model in zip(_ends(setup, *devices), devices[0].cases, strict=False)
-    ]
+    ends = [summary_of(_simulated(workload, one), warmup, by)[0] for one, by in _ends(setup, *devices)]
     if ends:
         report_ends(summary, *ends)
     if output.as_json:
@@ -157,13 +153,17 @@ def _check(pools: PoolOptions, output: OutputOptions, asked: WorkloadOptions, re
         )
 
 
-def _ends(setup: SimulationSetup, device: Device, second: Device) -> list[SimulationSetup]:
-    """Return the setup with steps at the slow end of published runs, and at their fast end, where none was measured."""
+def _ends(setup: SimulationSetup, device: Device, second: Device) -> list[tuple[SimulationSetup, Widening]]:
+    """Return the setup with steps at the slow end of published runs, and at their fast end, where none was measured,
+    with the factors on TTFT, which is of the first pool, and on TPOT, which is of the second."""
     return [
-        replace(
-            setup,
-            pool=replace(setup.pool, model=always(model)),
-            decode=setup.decode and replace(setup.decode, model=always(other)),
+        (
+            replace(
+                setup,
+                pool=replace(setup.pool, model=always(model)),
+                decode=setup.decode and replace(setup.decode, model=always(other)),
+            ),
+            Widening(widening(model).ttft, widening(other).tpot),
         )
         for model, other in zip(device.cases, second.cases, strict=True)
     ]
@@ -184,15 +184,25 @@ def _search(workload: Workload, setup: SimulationSetup, total: int, as_json: boo
 
 
 _MAX_CHANGES = 12  # of the number of replicas, that are shown
+_OF_LATENCIES = ("ttft", "tpot", "itl", "e2e", "jct", "goodput", "attainment")  # in a summary
 _POOLS = {1: ("replicas",), 2: ("prefill", "decode")}  # by the number of pools
 
 
-def summary_of(run: Simulation, warmup: Warmup) -> tuple[Summary, str]:
+def summary_of(run: Simulation, warmup: Warmup, by: Widening = UNCHANGED) -> tuple[Summary, str]:
     """Return the figures of the part that `inflight bench` would measure too, and which part that is. The time in which
-    requests were sent decides whether latency grew: the whole run would not show it for a burst that is drained."""
+    requests were sent decides whether latency grew: the whole run would not show it for a burst that is drained.
+
+    Args:
+        run: Whose requests were sent.
+        warmup: That is left out.
+        by: Factors on its latencies, with steps at an end of what is uncertain; rates stay.
+    """
     sent = [one for one in run.observations if one.sent is not None]
     window, why = measured_part(sent, warmup)
     summary, last = summarize(sent, window), max(one.intended for one in sent)
+    if by:
+        found = summarize([by.of_observation(one) for one in sent], window)
+        summary = replace(summary, **{name: getattr(found, name) for name in _OF_LATENCIES})
     if last <= window.start:
         return summary, why
     sending = summarize(sent, Window(window.start, last))
@@ -292,13 +302,8 @@ def _tiers(run: Simulation) -> TierStats | None:
     return TierStats(*(sum(getattr(one, name) for one in found) for name in TierStats.__slots__))
 
 
-def widened(summary: Summary, model: StepModel) -> Summary:
-    """Return a summary at an end of what is uncertain with TTFT and TPOT at theirs."""
-    return replace(summary, **{name: getattr(summary, name).times(by) for name, by in widening(model).items()})
-
-
 def report_ends(usual: Summary, slow: Summary, fast: Summary) -> None:
-    """Print the interval of the answer, from steps at the fast end of published runs to those at their slow end."""
+    """Print the interval of the answer, from the fast end of published runs to their slow end."""
     if usual.saturated and not fast.saturated:
         figure("uncertain", "with steps at the fast end of published runs the load is within capacity")
     elif slow.saturated and not usual.saturated:
@@ -313,7 +318,7 @@ def report_ends(usual: Summary, slow: Summary, fast: Summary) -> None:
         if low is not None and high is not None:
             intervals.append(f"{name.upper()} {share} {low * 1e3:,.0f} to {high * 1e3:,.0f}")
     if intervals:
-        figure("uncertain", f"{', '.join(intervals)} ms, with steps at the fast and at the slow end of published runs")
+        figure("uncertain", f"{', '.join(intervals)} ms, at the fast and at the slow end of published runs")
 
 
 def result_of(

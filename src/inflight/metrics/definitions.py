@@ -91,17 +91,6 @@ class Percentiles:
     p95_interval: tuple[float, float] | None = None
     p99_interval: tuple[float, float] | None = None
 
-    def times(self, factor: float) -> Percentiles:
-        """Return the percentiles of the samples times a factor."""
-        mean, p50, p95, p99 = (
-            None if one is None else factor * one for one in (self.mean, self.p50, self.p95, self.p99)
-        )
-        intervals = (
-            None if pair is None else (factor * pair[0], factor * pair[1])
-            for pair in (self.p50_interval, self.p95_interval, self.p99_interval)
-        )
-        return Percentiles(self.samples, mean, p50, p95, p99, *intervals)
-
 
 def percentiles(values: Iterable[float]) -> Percentiles:
     """Return the percentiles of values in any order."""

@@ -19,7 +19,7 @@ from inflight.planning.infeasible import Infeasible
 from inflight.planning.parallel import run_all
 from inflight.planning.plan import Plan
 from inflight.planning.proposal import BUDGETS
-from inflight.planning.refinement import ENDS, widened
+from inflight.planning.refinement import ENDS
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import SHARES, Trial
 from inflight.planning.sizing import Candidate, TrialRunner, ceiling
@@ -85,10 +85,8 @@ class _Cell:
 
 def _run(runner: TrialRunner, cell: _Cell) -> Trial:
     machine = cell.candidate.machine
-    if not cell.end:
-        return runner.run(cell.candidate, cell.rate)
-    model = machine.cases[ENDS.index(cell.end)]
-    return widened(runner.run(cell.candidate, cell.rate, model=model), model)
+    model = machine.cases[ENDS.index(cell.end)] if cell.end else None
+    return runner.run(cell.candidate, cell.rate, model=model)
 
 
 def _layouts(answer: Plan | Infeasible, fast: bool) -> Iterator[Candidate]:

@@ -24,8 +24,6 @@ from inflight.planning.separation import SeparateClass, class_names, separate_cl
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, TrialRunner
 from inflight.planning.stages import Progress, Stages
-from inflight.simulate.roofline import widening
-from inflight.simulate.steps import StepModel
 
 ENDS = ("slow", "fast")  # as `Machine.cases`
 # Usual trials of a job.
@@ -97,8 +95,7 @@ def refine(
     stages = Stages(made.work, progress, at_once=workers, seconds_per_trial=seconds_per_trial)
     longest_first = sorted(made.jobs, key=lambda name: -made.work[name])
     found = run_all({name: made.jobs[name] for name in longest_first}, workers, partial(stages.end, reports=True))
-    cases = zip(ENDS, best.machine.cases, strict=False)
-    at_ends = [widened(found[_at_end(end)], model) for end, model in cases if _at_end(end) in found]
+    at_ends = [found[_at_end(end)] for end in ENDS if _at_end(end) in found]
     slow, fast = (found.get(_rate_at(end), best.rate) for end in ENDS)
     rates = min(slow, best.rate), max(fast, best.rate)
     low, high = _interval(runner, best, replicas, at_ends, slow, fast)
@@ -121,17 +118,6 @@ def refine(
 
 _OTHER_SEED, _SPECULATION, _LAYOUTS = "another seed", "speculation at the planned load", "layouts"
 _RUNNER_UP = "the next plan"
-
-
-def widened(trial: Trial, model: StepModel) -> Trial:
-    """Return a trial at an end of what is uncertain with TTFT and TPOT at theirs."""
-    factors = widening(model)
-    return replace(
-        trial,
-        percentiles={
-            name: tuple(factors.get(name, 1.0) * one for one in values) for name, values in trial.percentiles.items()
-        },
-    )
 
 
 def _at_end(end: str) -> str:

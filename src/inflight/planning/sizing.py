@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from inflight.config.setting import SettingsError
@@ -31,6 +32,7 @@ from inflight.planning.trial_cache import TrialCache, demand_digest
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.steps import StepModel
+from inflight.simulate.widening import widening
 
 POOLED = 3  # replicas that are simulated together
 TOKENS = 80_000  # output tokens that a trial measures, where requests are within its limits
@@ -405,15 +407,14 @@ def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel) -> f
     """Return the requests/s of each replica that meet the SLOs with another step model, in few trials from where the
     closed form expects it; 0 where even requests that hardly meet miss the SLOs."""
     own, other = (expected_rate(runner, candidate, one) for one in (candidate.machine.model, model))
-
-    def trial(rate: float) -> Trial:
-        return runner.run(candidate, rate, model=model, reads=ROUGHLY)
-
-    return _rate(runner, find_capacity(trial, candidate.rate * other / own, ROUGH, AT_ENDS))
+    guess = candidate.rate * other / own
+    trial = partial(runner.run, candidate, model=model, reads=ROUGHLY)
+    return _rate(runner, find_capacity(trial, guess, ROUGH, AT_ENDS))
 
 
 def expected_rate(runner: TrialRunner, candidate: Candidate, model: StepModel) -> float:
     """Return the requests/s of each replica that the closed form expects with another step model."""
-    machine, config = replace(candidate.machine, model=model), candidate.config
+    machine, config, by = replace(candidate.machine, model=model), candidate.config, widening(model)
+    slos = tuple(replace(slo, limit=slo.limit / by.of(slo.metric)) for slo in runner.question.slos)
     steady = steady_state(model, runner.traffic, config.max_num_seqs, config.max_num_batched_tokens or 2048)
-    return steady.requests_per_s * _expected_share(machine, config, runner.traffic, runner.question.slos)
+    return steady.requests_per_s * _expected_share(machine, config, runner.traffic, slos)

@@ -21,14 +21,12 @@ from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
 from inflight.simulate.collectives import all_reduce_seconds, expert_exchange_seconds, send_seconds
 from inflight.simulate.efficiency import (
-    LATENCIES,
     MAX_MEASURED_TOKENS,
     MIN_SHARD_BYTES,
     Case,
     Efficiencies,
     efficiencies,
     is_estimated,
-    latency_spread,
     reading_factor,
     saturation,
     shard_share,
@@ -39,7 +37,6 @@ from inflight.simulate.engine_costs import EngineCosts, engine_costs
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, packing
 from inflight.simulate.parallelism import Parallelism, as_parallelism, check_parallelism, uneven_stages
 from inflight.simulate.shards import ExpertShard, busiest_batch, cache_shards, linear_shard
-from inflight.simulate.steps import StepModel
 
 HALF = Parallelism(pipeline=2)  # of a batch
 NVLINK = "NVLink"
@@ -299,19 +296,6 @@ class Roofline:
         whole = max(whole, engine.token * features.samples)
         copied = features.moved_blocks * self._block_bytes / (self.gpu.host_gb_per_s * 1e9)
         return whole - kernels + copied
-
-
-def widening(model: StepModel) -> dict[str, float]:
-    """Return the factors on TTFT and TPOT, as simulated with steps at an end of what is uncertain, that take them to
-    their own ends: those of published runs are further off than speeds. Empty where steps were measured."""
-    if not isinstance(model, Roofline):
-        return {}
-    of_steps = spread(model.gpu.kernels, model.has_experts, model.case)
-    found = dict[str, float]()
-    for latency in LATENCIES:
-        factor = latency_spread(latency, model.case) / of_steps
-        found[latency] = max(1.0, factor) if model.case == "low" else min(1.0, factor)
-    return found
 
 
 def _overlapped(whole: tuple[Cost, ...], half: tuple[Cost, ...], exchange: float) -> tuple[Cost, ...]:
