@@ -212,6 +212,22 @@ def test_a_gpu_by_its_data_sheet(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, *LLAMA, *LITTLE, "--json") == (out, err)
 
 
+def test_ends_of_latencies_and_of_attainment_are_of_the_same_requests(capsys: pytest.CaptureFixture[str]) -> None:
+    """TPOT is of the decode pool, whose steps are further off than those of the prefill pool."""
+    pools = ("--prefill-replicas", "1", "--decode-replicas", "1", "--decode-hardware", "l4")
+    out, err = said(
+        capsys, "simulate", "--model", "llama-3-8b", "--hardware", "h100", *LITTLE, *pools, "--slo", "tpot=80", "--json"
+    )
+    result = json.loads(out)
+    slow, usual, fast = result["uncertain"]["slow"], result["summary"], result["uncertain"]["fast"]
+    assert 1.5 < slow["tpot"]["p50"] / usual["tpot"]["p50"] < 1.75, "1.6 in published runs"
+    assert slow["tpot"]["p50"] > 0.08 > usual["tpot"]["p50"]
+    assert slow["attainment"] < 0.5 < usual["attainment"] == fast["attainment"] == 1
+    expected = slow["ttft"]["mean"] + 39 * slow["tpot"]["mean"]
+    assert slow["e2e"]["mean"] == pytest.approx(expected, rel=0.01)
+    assert "ms, at the fast and at the slow end of published runs" in " ".join(err.split())
+
+
 @pytest.mark.wide
 def test_precision_and_degree_count(capsys: pytest.CaptureFixture[str]) -> None:
     def tpot(*options: str) -> float:
