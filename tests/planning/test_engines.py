@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from inflight.planning.sizing import FleetQuestion, Question, candidate_for
 from inflight.planning.trial_cache import TrialCache
 from inflight.planning.warnings import warnings
 from inflight.simulate.engine_costs import all_engine_costs, engine_costs, front_end_costs
-from inflight.simulate.hardware import find_gpu
+from inflight.simulate.hardware import Precision, find_gpu
 from inflight.simulate.parallelism import Parallelism
 from inflight.simulate.roofline import Roofline
 
@@ -111,46 +113,117 @@ def test_replicas_behind_full_front_ends_do_not_serve_what_waits() -> None:
     assert late[0] == 0 < late[1]
 
 
+CHUNKED = EngineConfig(
+    max_num_seqs=64, max_num_batched_tokens=1024, scheduling=SchedulingSettings.of(strategy="chunked")
+)
+WHOLE = EngineConfig(
+    max_num_seqs=64,
+    max_num_batched_tokens=None,
+    scheduling=SchedulingSettings.of(strategy="continuous", policy="priority"),
+)
+IN_CHUNKS = "Its --config file has to hold enable_chunked_prefill: true."
+LONGEST = 1500  # tokens of the longest request
 SETTINGS = {
-    "vllm": "--max-num-seqs 64 --max-num-batched-tokens 1024",
-    "vllm-sync": "--max-num-seqs 64 --max-num-batched-tokens 1024 --no-async-scheduling",
-    "sglang": "--max-running-requests 64 --chunked-prefill-size 1024 --enable-mixed-chunk",
-    "tensorrt-llm": "--max_batch_size 64 --max_num_tokens 1024, and in its --config file enable_chunked_prefill: true",
-    "inflight": "",
+    "vllm": ("--max-model-len 2048 --max-num-seqs 64 --max-num-batched-tokens 1024", ()),
+    "vllm-sync": ("--max-model-len 2048 --max-num-seqs 64 --max-num-batched-tokens 1024 --no-async-scheduling", ()),
+    "sglang": ("--context-length 2048 --max-running-requests 64 --chunked-prefill-size 1024 --enable-mixed-chunk", ()),
+    "tensorrt-llm": ("--max_seq_len 2048 --max_batch_size 64 --max_num_tokens 1024", (IN_CHUNKS,)),
 }
 
 
+def options_of(machine: Machine, config: EngineConfig) -> tuple[str, tuple[str, ...]]:
+    found = engine_options(machine, config, LONGEST)
+    assert found is not None
+    return found.line, found.notes
+
+
 @pytest.mark.parametrize(("engine", "options"), SETTINGS.items())
-def test_settings_are_said_in_the_engine_s_own_options(engine: str, options: str) -> None:
-    chunked = SchedulingSettings.of(strategy="chunked")
-    config = EngineConfig(max_num_seqs=64, max_num_batched_tokens=1024, scheduling=chunked)
-    assert engine_options(on(engine), config) == options
+def test_settings_are_said_in_the_engine_s_own_options(engine: str, options: tuple[str, tuple[str, ...]]) -> None:
+    assert options_of(on(engine), CHUNKED) == options
+    assert engine_options(on("inflight"), CHUNKED, LONGEST) is None
 
 
 def test_whole_prompts_and_groups_have_options_of_their_own() -> None:
-    whole = EngineConfig(
-        max_num_seqs=64,
-        max_num_batched_tokens=None,
-        scheduling=SchedulingSettings.of(strategy="continuous", policy="priority"),
-    )
-    assert engine_options(on("vllm"), whole) == (
-        "--max-num-seqs 64 --no-enable-chunked-prefill --scheduling-policy priority"
+    assert options_of(on("vllm"), WHOLE) == (
+        "--max-model-len 2048 --max-num-seqs 64 --no-enable-chunked-prefill --scheduling-policy priority",
+        (),
     )
     groups = replace(on("sglang"), parallelism=Parallelism(2, expert=8, data_attention=4))
-    assert engine_options(groups, whole) == (
-        "--tp-size 8 --dp-size 4 --ep-size 8 --enable-dp-attention --max-running-requests 64 --chunked-prefill-size -1 "
-        "--enable-priority-scheduling"
+    assert options_of(groups, WHOLE)[0] == (
+        "--tp-size 8 --dp-size 4 --ep-size 8 --enable-dp-attention --context-length 2048 --max-running-requests 64 "
+        "--chunked-prefill-size -1 --enable-priority-scheduling"
     )
-    other = replace(whole, scheduling=SchedulingSettings.of(strategy="dynamic"))
-    assert engine_options(on("vllm"), other).endswith("(it has no strategy like dynamic)")
+    other = replace(WHOLE, scheduling=SchedulingSettings.of(strategy="dynamic"))
+    line, notes = options_of(on("vllm"), other)
+    assert "dynamic" not in line and notes == ("vLLM has no strategy like dynamic.",)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm"])
+def test_a_step_of_whole_prompts_holds_the_longest_request_and_memory_holds_one(engine: str) -> None:
+    whole = replace(WHOLE, max_num_batched_tokens=1024)
+    assert "tokens 2048" in options_of(on(engine), whole)[0]
+    small = replace(on(engine), blocks=100)  # of 16 tokens
+    assert re.findall(r"(?:len|tokens) (\d+)", options_of(small, whole)[0]) == ["1600", "1600"]
+
+
+def test_each_stage_of_a_pipeline_has_its_part_of_a_step() -> None:
+    stages = Parallelism(2, pipeline=4)
+    said = {name: options_of(replace(on(name), parallelism=stages), CHUNKED)[0] for name in SETTINGS}
+    assert all(re.search(r"(tokens|prefill-size) 256\b", one) for one in said.values())
+
+
+def test_graphs_hold_all_rows_of_sglang() -> None:
+    wide = replace(CHUNKED, max_num_seqs=600)
+    assert "--cuda-graph-max-bs 600 " in options_of(on("sglang"), wide)[0]
+    groups = replace(on("sglang"), parallelism=Parallelism(1, data_attention=4))
+    assert "--cuda-graph-max-bs" not in options_of(groups, wide)[0]
+
+
+def test_attention_in_groups_of_several_gpus_is_one_per_gpu_in_tensorrt_llm_which_says_so() -> None:
+    machine = replace(on("tensorrt-llm"), parallelism=Parallelism(2, expert=8, data_attention=4))
+    line, (entries, note) = options_of(machine, CHUNKED)
+    assert "--tp_size 8 --ep_size 8" in line and "--max_batch_size 8 --max_num_tokens 128" in line
+    assert "enable_attention_dp: true" in entries and "DP8 in place of DP4 TP2" in note
+
+
+@pytest.mark.parametrize(
+    ("engine", "weights", "option", "note"),
+    [
+        ("vllm", "bf16", "", ""),
+        ("vllm", "fp8", "--quantization fp8", ""),
+        ("sglang", "fp8", "--quantization fp8", ""),
+        ("tensorrt-llm", "fp8", "", "a checkpoint in fp8"),
+        ("vllm", "int4", "", "a checkpoint in int4"),
+        ("sglang", "nvfp4", "", "a checkpoint in nvfp4"),
+    ],
+)
+def test_weights_in_another_format_than_the_published_one_are_asked_for(
+    engine: str, weights: Precision, option: str, note: str
+) -> None:
+    hardware = Hardware(
+        model=known_model("qwen2.5-0.5b"), gpu=find_gpu("h100"), weights=weights, engine=engine_costs(engine)
+    )
+    line, notes = options_of(hardware.machine(1, 200), CHUNKED)
+    assert ("--quantization" in line) == bool(option) and option in line
+    assert ("checkpoint" in " ".join(notes)) == bool(note) and note in " ".join(notes)
+
+
+def test_a_checkpoint_that_is_published_so_needs_no_option() -> None:
+    hardware = Hardware(
+        model=known_model("gpt-oss-20b"), gpu=find_gpu("h100"), weights="mxfp4", engine=engine_costs("vllm")
+    )
+    line, notes = options_of(hardware.machine(1, 200), CHUNKED)
+    assert "--quantization" not in line and not notes
 
 
 def test_a_plan_names_the_engine_s_options(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["plan", *BASE, *DRAWN, "--fast", "--engine", "sglang"]
+    asked = ["plan", *BASE, *DRAWN, "--fast", "--engine", "tensorrt-llm"]
     assert call(asked) == 0
-    assert "in the options of sglang: --max-running-requests" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "in the options of tensorrt-llm: --max_seq_len 1024 --max_batch_size" in said and IN_CHUNKS in said
     assert call([*asked, "--json"]) == 0
-    assert '"engine_options": "--max-running-requests' in capsys.readouterr().out
+    found = json.loads(capsys.readouterr().out)
+    assert found["engine_options"].startswith("--max_seq_len 1024") and found["engine_notes"] == [IN_CHUNKS]
 
 
 BASE = ("--hardware", "h100", "--model", "qwen2.5-0.5b", "--rate", "20")

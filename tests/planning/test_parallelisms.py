@@ -92,7 +92,7 @@ def slow(machine: Machine) -> Machine:
             "deepseek-v3",
             "h200",
             Parallelism(expert=8, data_attention=8),
-            ("8 GPUs, on one node of 8", "--data-parallel-size 8 --enable-expert-parallel --max-num-seqs"),
+            ("8 GPUs, on one node of 8", "--data-parallel-size 8 --enable-expert-parallel --max-model-len"),
         ),
         (
             "llama-3.1-405b",

@@ -23,7 +23,7 @@ from inflight.planning.device import Device, calibrated_device, device_by_data_s
 from inflight.planning.machine import BLOCK_SIZE, DEFAULT_ROWS, Hardware, calibrated_machine
 from inflight.planning.parallelisms import Machines, machines_for
 from inflight.simulate.engine_costs import OWN, EngineCosts, engine_costs
-from inflight.simulate.hardware import Gpu, Precision, find_gpu, read_hardware_file
+from inflight.simulate.hardware import Gpu, find_gpu, nearest_precision, read_hardware_file
 from inflight.simulate.parallelism import ONE_GPU, Parallelism
 from inflight.simulate.sources import read_step_model
 
@@ -170,7 +170,7 @@ def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None, *, i
     given = decode and decode.decode_hardware
     gpu = find_gpu(given or asked.hardware or "", others, "--decode-hardware" if given else "--hardware")
     model = _model(asked, is_pooled)
-    weights = _nearest(model.weight_format) if asked.weights == "auto" else asked.weights
+    weights = nearest_precision(model.weight_format) if asked.weights == "auto" else asked.weights
     if weights == "mxfp4" and not any(layer.mlp.experts for layer in model.layers):
         raise SettingsError(
             f"--weights mxfp4 is a format of experts, and {model.name or model.family} has none; give int4, or leave "
@@ -219,22 +219,10 @@ def _engine(name: str, gpu: Gpu, model: ModelSpec) -> EngineCosts:
     return engine
 
 
-def _nearest(published: WeightFormat | None) -> Precision:
-    """Return the format of --weights that is nearest to a published one."""
-    if published is None:
-        return "bf16"
-    if published.method == "mxfp4":
-        return "mxfp4"
-    if published.method == "modelopt" and published.bits == 4:
-        return "nvfp4"
-    in_four = published.bits == 4 or (published.element_bytes or 1.0) < 0.75
-    return "int4" if in_four else "fp8" if "fp8" in published.method else "int8"
-
-
 def _of_weights(asked: str, published: WeightFormat) -> str:
     """Return how weights are computed, beside the format in which they are published."""
     method = published.method if published.bits is None else f"{published.method}, {published.bits} bits"
-    nearest = _nearest(published)
+    nearest = nearest_precision(published)
     if asked == "auto":
         return f"Weights: computed as {nearest}, since the model is published in {method}; --weights chooses another."
     return f"Weights: this model is published in {method}, and computed here in bf16; --weights {nearest} is nearer."

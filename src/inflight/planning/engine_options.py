@@ -4,81 +4,163 @@ TensorRT-LLM (`trtllm-serve`, as of 1.2)."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
+from inflight.simulate.hardware import nearest_precision
+from inflight.simulate.roofline import Roofline
 
 CHUNKED, WHOLE = "chunked", "continuous"  # strategies that the others have, too
+LENGTH_STEP = 1024  # tokens, in multiples of which a longest request is allowed
 
 
-def vllm_options(machine: Machine, config: EngineConfig) -> str:
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Options of a command line, and sentences on settings that it cannot have."""
+
+    line: str
+    notes: tuple[str, ...] = ()
+
+
+def vllm_options(machine: Machine, config: EngineConfig, longest: int) -> str:
     """Return vLLM's options of a machine's parallelism and of its limits, which are those of each data-parallel group,
-    and of each of the batches in a pipeline."""
+    and of each of the batches in a pipeline.
+
+    Args:
+        longest: Tokens of the longest request. Without a limit vLLM starts only where a request as long as the model
+            allows fits into memory, and where prompts are whole, into a step.
+    """
     one, gpu = machine.parallelism, getattr(machine.model, "gpu", None)
-    limits = {
-        "--max-num-seqs": (config.max_num_seqs, one.data_attention),
-        "--max-num-batched-tokens": (config.max_num_batched_tokens, one.batches),
-    }
-    given = [f"{name} {math.ceil(value / by)}" for name, (value, by) in limits.items() if value is not None]
-    overlapped = ["--enable-dbo"] if gpu is not None and one.spans(gpu) else []
-    return " ".join([one.vllm_options, *overlapped, *given]).strip()
+    length = _length(machine, longest)
+    step = _step(config, one.batches, length)
+    parts = [one.vllm_options]
+    parts += ["--enable-dbo"] if gpu is not None and one.spans(gpu) else []
+    parts += [f"--max-model-len {length}", f"--max-num-seqs {math.ceil(config.max_num_seqs / one.data_attention)}"]
+    parts += [] if step is None else [f"--max-num-batched-tokens {step}"]
+    parts += ["--quantization fp8"] if _quantizes(machine) else []
+    return _joined(parts)
 
 
-def engine_options(machine: Machine, config: EngineConfig) -> str:
-    """Return the options of the machine's engine; "" where it is this one, or not known."""
+def engine_options(machine: Machine, config: EngineConfig, longest: int) -> EngineOptions | None:
+    """Return the options of the machine's engine; None where it is this one, or not known. longest: tokens of the
+    longest request."""
     engine = machine.engine
     if engine is None or engine.is_own:
-        return ""
-    named = {"sglang": _sglang_options, "tensorrt-llm": _tensorrt_options}.get(engine.name, _vllm_options)
-    options = named(machine, config)
+        return None
+    if engine.name == "sglang":
+        title, line, notes = "SGLang", _sglang_options(machine, config, longest), list[str]()
+    elif engine.name == "tensorrt-llm":
+        title, line, notes = (
+            "TensorRT-LLM",
+            _tensorrt_options(machine, config, longest),
+            _tensorrt_notes(machine, config),
+        )
+    else:
+        title, line, notes = "vLLM", _vllm_options(machine, config, longest), []
     if config.strategy not in (CHUNKED, WHOLE):
-        options += f" (it has no strategy like {config.strategy})"
-    return options
+        notes.append(f"{title} has no strategy like {config.strategy}.")
+    needed = _other_weights(machine)
+    if needed is not None and (title == "TensorRT-LLM" or not _quantizes(machine)):
+        notes.append(f"Its model has to be a checkpoint in {needed}, which the published one is not.")
+    return EngineOptions(line, tuple(notes))
 
 
-def _vllm_options(machine: Machine, config: EngineConfig) -> str:
-    parts = [vllm_options(machine, config)]
+def _vllm_options(machine: Machine, config: EngineConfig, longest: int) -> str:
+    parts = [vllm_options(machine, config, longest)]
     parts += ["--no-enable-chunked-prefill"] if config.strategy == WHOLE else []
     parts += ["--scheduling-policy priority"] if config.scheduling.policy == "priority" else []
     parts += ["--kv-cache-dtype fp8"] if _kv(machine) == "fp8" else []
     parts += ["--no-async-scheduling"] if machine.engine is not None and not machine.engine.overlapped else []
-    return " ".join(parts)
+    return _joined(parts)
 
 
-def _sglang_options(machine: Machine, config: EngineConfig) -> str:
-    """Return SGLang's options, whose limits are those of all groups, and whose tensor parallelism is over all of
-    them."""
-    one = machine.parallelism
-    sizes = {
-        "--tp-size": one.tensor * one.data_attention,
-        "--dp-size": one.data_attention,
-        "--ep-size": one.expert,
-        "--pp-size": one.pipeline,
-    }
-    parts = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+def _sglang_options(machine: Machine, config: EngineConfig, longest: int) -> str:
+    """Return SGLang's options, whose limits are those of all groups (of a step: in one stage of a pipeline), and whose
+    tensor parallelism is over all groups."""
+    one, engine = machine.parallelism, machine.engine
+    parts = _sizes(
+        {
+            "--tp-size": one.stage_gpus,
+            "--dp-size": one.data_attention,
+            "--ep-size": one.expert,
+            "--pp-size": one.pipeline,
+        }
+    )
     parts += ["--enable-dp-attention"] if one.data_attention > 1 else []
-    parts += [f"--max-running-requests {config.max_num_seqs}"]
+    parts += [f"--context-length {_length(machine, longest)}", f"--max-running-requests {config.max_num_seqs}"]
+    rows = math.ceil(config.max_num_seqs / one.batches)
+    parts += [f"--cuda-graph-max-bs {rows}"] if engine is not None and rows > engine.graph_tokens else []
     if config.strategy == WHOLE:
         parts += ["--chunked-prefill-size -1"]
     elif config.max_num_batched_tokens is not None:
-        parts += [f"--chunked-prefill-size {config.max_num_batched_tokens} --enable-mixed-chunk"]
+        step = math.ceil(config.max_num_batched_tokens / one.pipeline)
+        parts += [f"--chunked-prefill-size {step} --enable-mixed-chunk"]
     parts += ["--enable-priority-scheduling"] if config.scheduling.policy == "priority" else []
+    parts += ["--quantization fp8"] if _quantizes(machine) else []
     parts += ["--kv-cache-dtype fp8_e4m3"] if _kv(machine) == "fp8" else []
-    return " ".join(parts)
+    return _joined(parts)
 
 
-def _tensorrt_options(machine: Machine, config: EngineConfig) -> str:
-    """Return TensorRT-LLM's options, whose limits are those of each group, and the entries of its --config file."""
+def _tensorrt_options(machine: Machine, config: EngineConfig, longest: int) -> str:
+    """Return TensorRT-LLM's options, whose limits are those of each group. Its groups are single GPUs of a stage."""
+    one, length = machine.parallelism, _length(machine, longest)
+    groups = one.stage_gpus if one.data_attention > 1 else 1
+    parts = _sizes({"--tp_size": one.stage_gpus, "--ep_size": one.expert, "--pp_size": one.pipeline})
+    parts += [f"--max_seq_len {length}", f"--max_batch_size {math.ceil(config.max_num_seqs / groups)}"]
+    step = _step(config, groups * one.pipeline, length)
+    parts += [] if step is None else [f"--max_num_tokens {step}"]
+    return _joined(parts)
+
+
+def _tensorrt_notes(machine: Machine, config: EngineConfig) -> list[str]:
     one = machine.parallelism
-    sizes = {"--tp_size": one.tensor * one.data_attention, "--ep_size": one.expert, "--pp_size": one.pipeline}
-    parts = [f"{name} {size}" for name, size in sizes.items() if size > 1]
-    parts += [f"--max_batch_size {math.ceil(config.max_num_seqs / one.data_attention)}"]
-    if config.max_num_batched_tokens is not None:
-        parts += [f"--max_num_tokens {math.ceil(config.max_num_batched_tokens / one.batches)}"]
     entries = ["enable_chunked_prefill: true"] if config.strategy == CHUNKED else []
     entries += ["enable_attention_dp: true"] if one.data_attention > 1 else []
     entries += ["kv_cache_config: {dtype: fp8}"] if _kv(machine) == "fp8" else []
-    return " ".join(parts) + (f", and in its --config file {', '.join(entries)}" if entries else "")
+    notes = [f"Its --config file has to hold {', '.join(entries)}."] if entries else []
+    if one.data_attention > 1 and one.tensor > 1:
+        notes.append(
+            f"TensorRT-LLM divides attention by sequences among all {one.stage_gpus} GPUs of a stage: it has "
+            f"DP{one.stage_gpus} in place of DP{one.data_attention} TP{one.tensor}, and its figures are other ones."
+        )
+    return notes
+
+
+def _length(machine: Machine, longest: int) -> int:
+    """Return the limit on prompt and answer together, as far as the model and memory allow."""
+    return min(LENGTH_STEP * math.ceil(longest / LENGTH_STEP), machine.tokens, machine.max_model_len)
+
+
+def _step(config: EngineConfig, batches: int, length: int) -> int | None:
+    """Return the tokens of a step of one batch; of whole prompts it holds the longest request."""
+    if config.max_num_batched_tokens is None:
+        return None
+    step = math.ceil(config.max_num_batched_tokens / batches)
+    return max(step, length) if config.strategy == WHOLE else step
+
+
+def _other_weights(machine: Machine) -> str | None:
+    """Return the format of weights where it is another than the published one."""
+    model = machine.model
+    if not isinstance(model, Roofline) or model.weights == nearest_precision(model.spec.weight_format):
+        return None
+    return model.weights
+
+
+def _quantizes(machine: Machine) -> bool:
+    """Return whether the engine itself makes the weights, as it loads plain ones."""
+    model = machine.model
+    return isinstance(model, Roofline) and model.spec.weight_format is None and model.weights == "fp8"
+
+
+def _sizes(sizes: dict[str, int]) -> list[str]:
+    return [f"{name} {size}" for name, size in sizes.items() if size > 1]
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return " ".join(part for part in parts if part)
 
 
 def _kv(machine: Machine) -> str:

@@ -15,7 +15,7 @@ from inflight.planning.costs import Cost, autoscaling_of, cost_of, spot_of
 from inflight.planning.demand import traffic_of
 from inflight.planning.energy import Energy, energy_of
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.engine_options import engine_options, vllm_options
+from inflight.planning.engine_options import EngineOptions, engine_options, vllm_options
 from inflight.planning.infeasible import Infeasible
 from inflight.planning.layouts import LayoutOutlook
 from inflight.planning.limits import LimitCost
@@ -128,12 +128,12 @@ class Plan:
     @property
     def vllm_options(self) -> str:
         """Return vLLM's options of a replica."""
-        return vllm_options(self.chosen.machine, self.config)
+        return vllm_options(self.chosen.machine, self.config, self.traffic.longest)
 
     @property
-    def engine_options(self) -> str:
-        """Return the options of a replica of the engine whose host costs the steps have; "" where it is this one."""
-        return engine_options(self.chosen.machine, self.config)
+    def engine_options(self) -> EngineOptions | None:
+        """Return the options of a replica of the engine whose host costs the steps have; None where it is this one."""
+        return engine_options(self.chosen.machine, self.config, self.traffic.longest)
 
     def ranked(self) -> list[RankedPlan]:
         """Return the plans that were found to meet the SLOs, the cheapest first."""

@@ -103,8 +103,8 @@ class ParallelismResult(Struct):
 class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings": "mistakes"}):
     """refined: whether more than the planned load was simulated; else there is no interval, and nothing to compare.
     engine: whose host costs steps have; None: they were measured. engine_options: the settings in its own options,
-    where it is another one. values: percentiles that the SLOs bound. undecided: SLOs that are kept, by fewer requests
-    than decide that."""
+    where it is another one; engine_notes: on settings that those cannot have. values: percentiles that the SLOs bound.
+    undecided: SLOs that are kept, by fewer requests than decide that."""
 
     possible: bool = True
     refined: bool = True
@@ -114,6 +114,7 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     steps_in_flight: int
     engine: str | None
     engine_options: str | None
+    engine_notes: list[str]
     replicas: int
     replicas_interval: tuple[int, int | None] | None
     rate: float
@@ -192,14 +193,15 @@ def _infeasible(answer: Infeasible) -> InfeasibleResult:
 
 def _plan(answer: Plan) -> PlanResult:
     machine, traffic, demand = answer.chosen.machine, answer.traffic, answer.question.demand
-    memory = machine.memory
+    memory, options = machine.memory, answer.engine_options
     return PlanResult(
         calibrated=machine.calibrated,
         machine=machine.name,
         device=machine.device,
         steps_in_flight=machine.depth,
         engine=None if machine.engine is None else machine.engine.name,
-        engine_options=answer.engine_options or None,
+        engine_options=None if options is None else options.line,
+        engine_notes=[] if options is None else list(options.notes),
         replicas=answer.replicas,
         refined=not answer.is_first,
         replicas_interval=None if answer.is_first else (answer.replicas_low, answer.replicas_high),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inflight.models.arithmetic import Packing
+from inflight.models.spec import WeightFormat
 from inflight.simulate.efficiency import kernels_name
 from inflight.simulate.gpu_names import find_name, nearest_name, spelled
 
@@ -47,6 +48,18 @@ def packing(precision: Precision, mixture: bool = False) -> Packing:
         matrix_scale=4 if precision in ("int8", "int4") else 0,
         values=WEIGHT_BYTES["int8"] if precision == "int4" else None,
     )
+
+
+def nearest_precision(published: WeightFormat | None) -> Precision:
+    """Return the format of weights that is nearest to a published one; bf16 where that is not quantized."""
+    if published is None:
+        return "bf16"
+    if published.method == "mxfp4":
+        return "mxfp4"
+    if published.method == "modelopt" and published.bits == 4:
+        return "nvfp4"
+    in_four = published.bits == 4 or (published.element_bytes or 1.0) < 0.75
+    return "int4" if in_four else "fp8" if "fp8" in published.method else "int8"
 
 
 GB = 10**9
