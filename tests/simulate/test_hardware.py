@@ -11,6 +11,7 @@ import pytest
 from inflight.core.types.features import Features
 from inflight.models.known import known_model
 from inflight.planning.machine import Hardware
+from inflight.simulate.efficiency import CPU, efficiencies, measured_family, read_shares
 from inflight.simulate.hardware import HardwareError, data_sheets, find_gpu, read_hardware_file
 
 # tokens at which weights in bf16 are reused often enough, from the data sheets' peaks and bandwidths
@@ -214,6 +215,25 @@ def test_todays_hardware_is_known_with_its_power_and_its_domain() -> None:
 def test_what_clouds_rent_out_has_a_price() -> None:
     for name in ("b300", "gb300", "mi355x", "mi325x", "h100-pcie", "a100-40", "gb10", "epyc-9654", "t4", "l40"):
         assert find_gpu(name).price_per_hour
+
+
+def test_a_processor_of_a_file_has_the_shares_of_matrix_units_only_under_a_name_that_is_known_to_have_them(
+    written: Written,
+) -> None:
+    kernels = {
+        name: read_hardware_file(written(GOOD.replace("[gpus.x]", f'[gpus."{name}"]\ndevice = "cpu"')))[0].kernels
+        for name in ("xeon-e5-2690", "m5.metal", "apple", "xeon-6980p", "m5-pro", "m2")
+    }
+    assert [name for name, one in kernels.items() if one == CPU] == ["xeon-e5-2690", "m5.metal", "apple"]
+    assert efficiencies(kernels["xeon-e5-2690"]).linear_compute > 5 * efficiencies(kernels["xeon-6980p"]).linear_compute
+    assert measured_family("m2") == measured_family("m3-ultra") == "apple" and measured_family("m5.metal") is None
+
+
+def test_shares_that_refer_to_no_table_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shares.toml"
+    path.write_text('[else]\n[m9]\nothers = "cpus"\n')
+    with pytest.raises(ValueError, match=r"shares\.toml, m9: others is 'cpus'; name a table"):
+        read_shares(path)
 
 
 def test_four_bits_are_computed_where_there_are_units() -> None:

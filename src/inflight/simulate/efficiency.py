@@ -49,18 +49,32 @@ class Efficiencies:
 
 
 @functools.cache
-def _tables(path: Path = FILE) -> Mapping[str, Mapping[str, object]]:
+def read_shares(path: Path = FILE) -> Mapping[str, Mapping[str, object]]:
+    """Return the tables of the file. Raises ValueError where one refers to a table that the file lacks."""
     import tomllib  # read when asked for: most commands need no data sheets
 
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    for name, table in tables.items():
+        others = table.get("others", ELSE)
+        if others not in tables:
+            raise ValueError(f"{path.name}, {name}: others is {others!r}; name a table of the file.")
+    return tables
 
 
 def measured_family(gpu: str) -> str | None:
-    """Return the GPU whose shares are used for this one; None: those of [else], or of a processor."""
-    tables = _tables()
+    """Return the GPU or processor whose shares are used for this one; None: those of [else], or of most processors.
+
+    A GPU's name begins with that of its like. Processors that do may have no matrix units, so that theirs are listed.
+    """
+    tables = read_shares()
     named = str(tables["aliases"].get(gpu, gpu))
-    families = [name for name in tables if name not in (ELSE, CPU, "spread", "aliases")]
-    return next((family for family in families if named.startswith(family)), None)
+    for family, table in tables.items():
+        names = table.get("names")
+        if family in (ELSE, CPU, "spread", "aliases"):
+            continue
+        if named in names if isinstance(names, list) else named.startswith(family):
+            return family
+    return None
 
 
 def kernels_name(name: str, is_processor: bool) -> str:
@@ -76,15 +90,15 @@ def is_estimated(gpu: str) -> bool:
 @functools.cache
 def efficiencies(gpu: str) -> Efficiencies:
     """Return the shares of a GPU."""
-    tables, family = _tables(), CPU if gpu == CPU else measured_family(gpu)
+    tables, family = read_shares(), CPU if gpu == CPU else measured_family(gpu)
     own = {} if family is None else tables[family]
-    found = {**tables[ELSE], **tables.get(str(own.get("others")), {}), **own}
+    found = {**tables[ELSE], **tables[str(own.get("others", ELSE))], **own}
     return Efficiencies(**{one.name: float(found[one.name.replace("_", "-")]) for one in fields(Efficiencies)})  # type: ignore[arg-type]
 
 
 def has_own_spread(gpu: str) -> bool:
     """Return whether enough runs of a GPU were fitted for a spread."""
-    fitted = _tables()["spread"]["fitted"]
+    fitted = read_shares()["spread"]["fitted"]
     assert isinstance(fitted, list)
     return measured_family(gpu) in fitted
 
@@ -103,7 +117,7 @@ def latency_spread(latency: Latency, case: Case) -> float:
 def _end(name: str, case: Case) -> float:
     if case == "typical":
         return 1.0
-    found = _tables()["spread"][name]
+    found = read_shares()["spread"][name]
     assert isinstance(found, list)
     return float(found[1 if case == "low" else 0])
 
