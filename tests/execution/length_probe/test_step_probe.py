@@ -10,8 +10,9 @@ import pytest
 from inflight.core.types.length_distribution import EndedOutput
 from inflight.core.types.plan import BatchPlan, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.length_probe import probe_file
-from inflight.execution.length_probe.probe_file import ProbeSaver, arrays_of, load_probes
+from inflight.execution.length_probe import probe_saver
+from inflight.execution.length_probe.probe_file import arrays_of, load_probes
+from inflight.execution.length_probe.probe_saver import ProbeSaver
 from inflight.execution.length_probe.step_probe import REFRESH, StepProbe
 
 
@@ -85,7 +86,7 @@ def test_a_file_that_is_damaged_is_reported_and_replaced(tmp_path: Path, caplog:
 def test_a_probe_is_saved_while_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(probe_file, "SAVE_S", 0.0)
+    monkeypatch.setattr(probe_saver, "SAVE_S", 0.0)
     path = tmp_path / "probe"
     one = probe(path=path)
     states = np.random.default_rng(0).standard_normal((2, 64, 4)).astype(np.float32)

@@ -17,7 +17,8 @@ from inflight.core.types.length_distribution import PredictedLength
 from inflight.core.types.plan import BatchPlan, Chunk
 from inflight.execution.backends.protocol import Activation
 from inflight.execution.length_probe.probe import Asked, LengthProbe, Read
-from inflight.execution.length_probe.probe_file import ProbeFileError, ProbeSaver, load_probes, salted
+from inflight.execution.length_probe.probe_file import ProbeFileError, load_probes, salted
+from inflight.execution.length_probe.probe_saver import ProbeSaver
 
 log = logging.getLogger(__name__)
 
