@@ -55,26 +55,38 @@ def test_what_waiting_grows_by_is_a_share_of_the_run() -> None:
     assert grows(Trend(rise=1.9, z=3.6, typical=4.0), 38.0), "5 % more than is served, behind a long queue"
     assert not grows(Trend(rise=1.9, z=1.0, typical=0.3), 38.0)
     assert not grows(None, 38.0)
-    assert not grows(Trend(rise=1.9, z=3.6, typical=4.0), 38.0, share=0.25), "all waits in a lane with little work"
+
+
+def seen(traffic: str, at: float, waited: float, lane: str = "") -> Observation:
+    times = {"intended": at, "sent": at, "first_token": at + waited, "last_token": at + waited, "ended": at + waited}
+    return Observation("", traffic=traffic, lane=lane, output_tokens=1, longest_output=1, **times)
 
 
 @pytest.mark.parametrize(("of_batch", "behind"), [(0.5, "batch"), (0.0, "")])
 def test_each_class_is_judged_by_itself(of_batch: float, behind: str) -> None:
     """The wait of one says nothing of another: chat's own waiting is that of a filling engine."""
-
-    def seen(traffic: str, at: float, waited: float, lane: str = "") -> Observation:
-        times = {
-            "intended": at,
-            "sent": at,
-            "first_token": at + waited,
-            "last_token": at + waited,
-            "ended": at + waited,
-        }
-        return Observation("", traffic=traffic, lane=lane, output_tokens=1, longest_output=1, **times)
-
     chat = [seen("chat", n / 5, 0.05 + 0.004 * min(n, 50)) for n in range(500)]
     batch = [seen("batch", n * 1.0, 1.0 + of_batch * n) for n in range(100)]
     assert class_behind([*chat, *batch], 100.0) == behind
-    low = [seen("batch", n * 1.0, 1.0 + 0.1 * n, lane="batch") for n in range(100)]
-    assert class_behind([*chat, *low], 100.0) == "", "10 % more is late, of a lane with a sixth of the work"
     assert class_behind(batch, 100.0) == "", "a single class is judged as the whole run is"
+
+
+@pytest.mark.parametrize("lanes", [("interactive", "batch"), ("batch", "interactive"), ("", "")])
+@pytest.mark.parametrize("unserved", [0.05, 0.2, 0.38])
+def test_a_class_that_is_served_in_part_is_behind_however_little_of_the_work_it_has(
+    lanes: tuple[str, str], unserved: float
+) -> None:
+    chat = [seen("chat", n / 10, 0.05, lanes[0]) for n in range(6000)]
+    bulk = [seen("bulk", n * 2.0, 0.1 + unserved * n * 2.0, lanes[1]) for n in range(300)]
+    assert class_behind([*chat, *bulk], 600.0) == "bulk"
+
+
+def test_a_low_lane_that_waits_for_a_busy_time_is_served() -> None:
+    """Its waiting grows by a twentieth of the run, and goes back: the queue is short once."""
+    chat = [seen("chat", n / 10, 0.05, "interactive") for n in range(6000)]
+    waits = [0.1 if n < 120 or 220 < n < 230 else 0.3 * (n - 120) for n in range(300)]
+    low, high = (
+        [seen("bulk", n * 2.0, wait, lane) for n, wait in enumerate(waits)] for lane in ("batch", "interactive")
+    )
+    assert class_behind([*chat, *low], 600.0) == ""
+    assert class_behind([*chat, *high], 600.0) == "bulk", "what goes first has no cause to wait"

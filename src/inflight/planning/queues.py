@@ -5,28 +5,22 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import SIGNIFICANT, Trend, Window, ttft_trend
+from inflight.planning.demand import LANES
 
 MAX_WAIT = 0.3  # of the run, in the median of a class: beyond, its queue grows without end
 RISE = 0.02  # of the run, that waiting must grow by: about what a load of 3 % more than is served adds
-MIN_SHARE = 0.05  # of the work, of a lane that has less
 JUDGED = 0.6  # of the run, in which a class's queue must not grow: what comes later is served when arrivals end
+LATE = 0.3  # of that, in which a queue that is served is short at least once
 
 
-def grows(trend: Trend | None, seconds: float, share: float = 1.0) -> bool:
-    """Whether waiting grows without end.
-
-    Args:
-        trend: Of the time to the first token.
-        seconds: Of the run.
-        share: Of the work that is of its lane. All that is beyond what is served waits in the lowest lane, whose queue
-            grows the faster the less of the work is its own.
-    """
-    return trend is not None and trend.z > SIGNIFICANT and trend.rise > RISE * seconds / share
+def grows(trend: Trend | None, seconds: float) -> bool:
+    """Whether waiting grows without end. trend: of the time to the first token. seconds: of the run."""
+    return trend is not None and trend.z > SIGNIFICANT and trend.rise > RISE * seconds
 
 
 def class_behind(observations: Sequence[Observation], span: float) -> str:
@@ -35,22 +29,25 @@ def class_behind(observations: Sequence[Observation], span: float) -> str:
     by_class: dict[str, list[Observation]] = defaultdict(list)
     for one in observations:
         by_class[one.traffic].append(one)
-    first, of_lane = min(one.intended for one in observations), Counter[str]()
-    for one in observations:
-        of_lane[one.lane] += _work(one)
-    whole = max(1, of_lane.total())
+    first = min(one.intended for one in observations)
     for name, ones in by_class.items() if len(by_class) > 1 else ():
-        waits = [math.inf if one.response is None else one.response for one in ones]
-        trends = (ttft_trend(ones, Window(first, first + part * span)) for part in (JUDGED, 1.0))
-        share = max(MIN_SHARE, of_lane[ones[0].lane] / whole)
-        # A low lane's waiting varies by as much as it is, near capacity.
-        if (
-            any(one is not None and one.growing and grows(one, span, share) for one in trends)
-            or statistics.median(waits) > MAX_WAIT * span
-        ):
+        windows = [Window(first, first + part * span) for part in (JUDGED, 1.0)]
+        if any(_is_behind(ones, one, span) for one in windows) or statistics.median(map(_wait, ones)) > MAX_WAIT * span:
             return name
     return ""
 
 
-def _work(one: Observation) -> int:
-    return one.prompt_tokens - one.cached_tokens + one.output_tokens
+def _is_behind(ones: Sequence[Observation], window: Window, span: float) -> bool:
+    """Whether the queue of a class grows in a window. In the lowest lane, where all waits that others leave no time
+    for, waiting varies by as much as it is; one that is served is short now and then, however little of the work it
+    has."""
+    trend = ttft_trend(ones, window)
+    if trend is None or not trend.growing or not grows(trend, span):
+        return False
+    begin = window.end - LATE * window.seconds
+    late = (_wait(one) for one in ones if begin <= one.intended <= window.end)
+    return ones[0].lane != LANES[-1] or min(late, default=math.inf) > RISE * span
+
+
+def _wait(one: Observation) -> float:
+    return math.inf if one.response is None else one.response
