@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from inflight.core.types.request import SLO
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import Adapter, SamplingParams
 from inflight.counted import MAX_MILLISECONDS, quoted, shortened
 
 SAMPLING_FIELDS = tuple(item.name for item in fields(SamplingParams))
@@ -44,11 +44,31 @@ _IDS = {"session_id": "session", "program_id": "program"}  # as the HTTP API nam
 PLACEMENT_FIELDS = ("cache_salt", "lane", "tenant", "priority", "slo", "session", "program", *_IDS)
 
 
+class Placement(TypedDict, total=False):
+    """Scheduling fields of a `Request`."""
+
+    cache_salt: str
+    lane: str
+    tenant: str
+    priority: int
+    slo: SLO
+    session: str
+    program: str
+
+
+class RequestFields(Placement, total=False):
+    """Fields of a `Request` that those who make one choose beside its prompt and parameters."""
+
+    adapter: Adapter | None
+    shown_token_ids: tuple[int, ...]
+    call_marks: tuple[tuple[int, ...], ...]
+
+
 class PlacementError(ValueError):
     """Raised for a scheduling field of a wrong type or value."""
 
 
-def placement(data: Mapping[str, Any]) -> dict[str, Any]:
+def placement(data: Mapping[str, Any]) -> Placement:
     """Return keyword arguments for `PromptEncoder.request`; null means "not set". Raises PlacementError."""
     given = {name: data[name] for name in PLACEMENT_FIELDS if data.get(name) is not None}
     for name in ("cache_salt", "lane", "tenant", "session", "program", *_IDS):
@@ -60,7 +80,7 @@ def placement(data: Mapping[str, Any]) -> dict[str, Any]:
         raise PlacementError(f"priority is {quoted(priority)}; give a whole number, the lower the sooner.")
     if "slo" in given:
         given["slo"] = _slo(given["slo"])
-    return given
+    return cast(Placement, given)
 
 
 _TARGETS = ("ttft_ms", "itl_ms", "tpot_ms")  # in the order of `SLO`

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from inflight.core.types.sampling import SamplingParams, TokenLogprob
 from inflight.counted import quoted
-from inflight.frontend.fields import PLACEMENT_FIELDS, placement, with_fields
+from inflight.frontend.fields import PLACEMENT_FIELDS, Placement, placement, with_fields
 from inflight.frontend.logprobs import finite
 from inflight.frontend.outputs import RequestOutput
 from inflight.frontend.prompts import PromptEncoder
@@ -39,7 +39,7 @@ class InputLine(Struct, frozen=True):
     prompt: str | None
     params: SamplingParams
     forced_output_tokens: int | None
-    placement: dict[str, Any]
+    placement: Placement
 
 
 def parse_line(line: str, defaults: SamplingParams, prompts: PromptEncoder) -> InputLine:

@@ -8,12 +8,13 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, SupportsIndex, TypeVar, cast
+from typing import Any, SupportsIndex, TypeVar, Unpack, cast
 
 from inflight.core.stopping import StopText
 from inflight.core.types.request import ReasoningText, Request
-from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
+from inflight.core.types.sampling import NO_SAMPLING, Grammar, PoolingParams, SamplingParams
 from inflight.counted import quoted, shortened
+from inflight.frontend.fields import RequestFields
 from inflight.text import (
     AnswerStart,
     ChatEncoder,
@@ -170,10 +171,12 @@ class PromptEncoder:
         params: SamplingParams,
         arrival: float,
         *,
+        forced_output_tokens: int | None = None,
+        grammar: Grammar | None = None,
         reasoning: ReasoningText | None = None,
-        **fields: Any,
+        **fields: Unpack[RequestFields],
     ) -> Request:
-        """Make a request for an output. fields: others of `Request`. Raises PromptError."""
+        """Make a request for an output. Raises PromptError."""
         if params.stop and self._tokenizer is None:
             raise PromptError("stop strings need text, but this model has no tokenizer; use stop_token_ids.")
         bad_token_ids = self._bad_token_ids(params.bad_words) if params.bad_words else ()
@@ -185,6 +188,8 @@ class PromptEncoder:
             seed=self._draw_seed(number) if params.seed is None else params.seed,
             arrival=arrival,
             bad_token_ids=bad_token_ids,
+            forced_output_tokens=forced_output_tokens,
+            grammar=grammar,
             reasoning=reasoning if params.stop else None,
             **fields,
         )
@@ -254,15 +259,18 @@ class PromptEncoder:
         prompt_token_ids: tuple[int, ...],
         pooling: PoolingParams,
         arrival: float,
-        **fields: Any,
+        *,
+        second_text_at: int | None = None,
+        **fields: Unpack[RequestFields],
     ) -> Request:
-        """Make a pooling request. fields: others of `Request`."""
+        """Make a pooling request."""
         return Request(
             request_id=request_id,
             prompt_token_ids=prompt_token_ids,
             params=NO_SAMPLING,
             pooling=pooling,
             arrival=arrival,
+            second_text_at=second_text_at,
             **fields,
         )
 

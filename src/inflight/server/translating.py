@@ -19,7 +19,7 @@ from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import Adapter, InvalidSampling, SamplingParams
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.answers import AnswerParsing
-from inflight.frontend.fields import SAMPLING_FIELDS
+from inflight.frontend.fields import SAMPLING_FIELDS, RequestFields
 from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.frontend.prompts import PromptEncoder
 from inflight.frontend.text_tasks import TextTasks
@@ -97,7 +97,8 @@ class RequestTranslator:
         body, kind = prepared.settings, prepared.kind
         own_id = own_id or uuid.uuid4().hex
         model, adapter = self.called(body.model, tenant)
-        of_requests = {"adapter": adapter, **self._placement(body, tenant, batch, hints)}
+        of_requests = self._placement(body, tenant, batch, hints)
+        of_requests["adapter"] = adapter
         of_call = {
             "kind": kind,
             # A client may name its call, but not the engine's requests, among which names must differ.
@@ -139,16 +140,15 @@ class RequestTranslator:
         self,
         prepared: PreparedCompletion | PreparedChat,
         own_id: str,
-        of_requests: dict[str, Any],
+        of_requests: RequestFields,
         of_call: dict[str, Any],
     ) -> Call:
         body, params, arrival = prepared.settings, self.params(prepared.settings), self.now()
+        reasoning = None
         if isinstance(prepared, PreparedChat):
-            of_requests |= {
-                "shown_token_ids": self.shown_token_ids,
-                "reasoning": None if self.parsers is None else self.parsers.reasoning_text(prepared.in_reasoning),
-                "call_marks": self.call_marks if prepared.tools else (),
-            }
+            reasoning = None if self.parsers is None else self.parsers.reasoning_text(prepared.in_reasoning)
+            of_requests["shown_token_ids"] = self.shown_token_ids
+            of_requests["call_marks"] = self.call_marks if prepared.tools else ()
             of_call |= {
                 "logprobs": shown_logprobs(prepared.settings),
                 "parsing": AnswerParsing(self.parsers, prepared.tools, prepared.in_reasoning, prepared.parallel_calls),
@@ -167,6 +167,7 @@ class RequestTranslator:
             arrival=arrival,
             grammar=prepared.grammar,
             forced_output_tokens=body.output_tokens,
+            reasoning=reasoning,
             **of_requests,
         )
         requests = [
@@ -189,9 +190,7 @@ class RequestTranslator:
             **of_call,
         )
 
-    def _texts(
-        self, prepared: PreparedTexts, own_id: str, of_requests: dict[str, Any], of_call: dict[str, Any]
-    ) -> Call:
+    def _texts(self, prepared: PreparedTexts, own_id: str, of_requests: RequestFields, of_call: dict[str, Any]) -> Call:
         body, tasks, arrival = prepared.settings, TextTasks(self.pooler), self.now()
         params = tasks.params(
             prepared.task, dimensions=body.dimensions, normalize=body.normalize, raw=prepared.form.raw
@@ -233,7 +232,7 @@ class RequestTranslator:
 
     def _placement(
         self, body: CallSettings | GenerationSettings, tenant: Tenant, batch: bool, hints: RouterHints
-    ) -> dict[str, Any]:
+    ) -> RequestFields:
         """Return the requests' tenant, lane and priority, targets, cache salt, session and program.
 
         The tenant is the key's, whatever else is said: no client may choose another's share. Without keys it is the one

@@ -63,8 +63,8 @@ def _load_mooncake(source: Source, rows: Rows, reading: Reading) -> None:
             has_fractions = has_fractions or milliseconds % 1 != 0
             prefix = hashed.read(line, row, prompt_tokens)
             if prefix is not None:
-                blocks = {"prefix": prefix, "block_size": hashed.size}
-                rows.take(line, milliseconds / 1000, prompt_tokens, output_tokens, **blocks)
+                seconds = milliseconds / 1000
+                rows.take(line, seconds, prompt_tokens, output_tokens, prefix=prefix, block_size=hashed.size)
     hashed.note_mismatches()
     _correct_seconds(rows, has_fractions)
 
@@ -94,9 +94,10 @@ def _load_bailian(source: Source, rows: Rows, reading: Reading) -> None:
             prefix = hashed.read(line, row, prompt_tokens)
             before = turns.get(parent) if parent != -1 else None
             session = str(chat) if before is None else rows.entries[before].session
-            turn = {"session": session, "traffic": str(row.get("type", "")), "after": before}
-            blocks = {"prefix": prefix, "block_size": hashed.size}
-            if prefix is not None and rows.take(line, seconds, prompt_tokens, output_tokens, **blocks, **turn):
+            if prefix is not None and rows.take(
+                line, seconds, prompt_tokens, output_tokens, prefix=prefix, block_size=hashed.size, session=session,
+                traffic=str(row.get("type", "")), after=before,
+            ):  # fmt: skip
                 turns[chat] = len(rows.entries) - 1
                 orphans += before is None and parent != -1
     hashed.note_mismatches()

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 from inflight.counted import UNBOUNDED
+from inflight.metrics.observation import Targets
 from inflight.workload.workload import Entry, Workload, WorkloadError
 
 
@@ -68,6 +69,24 @@ class Reading:
     turns: int | None = 1
 
 
+class EntryFields(TypedDict, total=False):
+    """Fields of an `Entry` beside its time and lengths."""
+
+    max_tokens: int | None
+    prefix: tuple[int, ...]
+    block_size: int
+    prompt: str | tuple[int, ...] | None
+    cache_salt: str
+    session: str
+    after: int | None
+    traffic: str
+    lane: str
+    tenant: str
+    priority: int | None
+    targets: Targets
+    program: str
+
+
 class Rows:
     """The rows of a trace while it is read."""
 
@@ -87,10 +106,9 @@ class Rows:
         arrival: float,
         prompt_tokens: int,
         output_tokens: int,
-        **fields: Any,
+        **fields: Unpack[EntryFields],
     ) -> bool:
-        """Keep a row if its figures are possible, and return whether it was kept. arrival: seconds from any origin.
-        fields: others of its `Entry`."""
+        """Keep a row if its figures are possible, and return whether it was kept. arrival: seconds from any origin."""
         if not -_MAX_TIME_S < arrival < _MAX_TIME_S:
             return self.broken(line, "its time is not a number of seconds")
         if not (0 < output_tokens <= UNBOUNDED and 0 < prompt_tokens <= UNBOUNDED):

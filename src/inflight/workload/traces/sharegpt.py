@@ -65,8 +65,7 @@ def _take(rows: Rows, lengths: TextLengths, number: int, turns: list[tuple[str, 
     so_far, before = 0, None
     for question, answer in turns:
         prompt_tokens, output_tokens = so_far + lengths.tokens(question), lengths.tokens(answer)
-        turn = {"session": session, "after": before, "prompt": question}
-        if not rows.take(number, 0.0, prompt_tokens, output_tokens, **turn):
+        if not rows.take(number, 0.0, prompt_tokens, output_tokens, session=session, after=before, prompt=question):
             return
         so_far, before = prompt_tokens + output_tokens, len(rows.entries) - 1
 
