@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from inflight.planning.planned_load import confirmed
 from inflight.planning.ranking import ranked, ranked_on
 from inflight.planning.rendering import sentence
 from inflight.planning.sensitivity import ScaledWork, measurements
-from inflight.planning.simulation import Pools
+from inflight.planning.simulation import Pools, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, measure
 from inflight.planning.steady import mixed_step
 from inflight.simulate.disagg import Link
@@ -156,3 +157,19 @@ def test_on_so_many_gpus_plans_are_ranked_by_what_they_serve() -> None:
     assert [one.engines for one in found] == [(4,), (2,)]
     assert [one.rate for one in found] == pytest.approx([4 * best.rate, 3 * best.rate])
     assert found[0].is_chosen
+
+
+def test_each_further_trial_of_what_looks_cheaper_has_more_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five percent less of a rate is often that of as many replicas, whose trial is known to miss the SLOs."""
+    runner, best = measured("ttft=900(p99)")
+    tried: list[float] = []
+
+    def run(self: TrialRunner, candidate: Candidate, rate: float, **more: Any) -> Trial:
+        tried.append(self.question.demand.rate / rate)
+        slo = self.question.slos[0]
+        assert best.capacity.met is not None
+        return replace(best.capacity.met, values={slo: 2 * slo.limit})
+
+    monkeypatch.setattr(TrialRunner, "run", run)
+    found = confirmed(runner, 100, replace(best, rate=runner.question.demand.rate / 4))
+    assert tried == pytest.approx([4, 5, 6, 7, 10]) and found.rate == 0.0

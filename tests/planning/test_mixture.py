@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,11 @@ from inflight.planning.load import _balanced
 from inflight.planning.mixture import Mixed, steady_rate
 from inflight.planning.outlook import changes_of
 from inflight.planning.plan import Plan, PlanError, as_text, plan
+from inflight.planning.planned_load import confirmed
 from inflight.planning.result import PlanResult, plan_result
 from inflight.planning.separation import class_names
-from inflight.planning.simulation import simulate_run
-from inflight.planning.sizing import Question, TrialRunner, candidate_for, requests_for
+from inflight.planning.simulation import Trial, simulate_run
+from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, requests_for
 from inflight.planning.slos import check_slos
 from inflight.workload.arrivals import AtOnce, Constant, Poisson, Ramp
 from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass
@@ -236,6 +238,26 @@ def test_no_arrivals_are_clumped_where_so_many_conversations_are_open() -> None:
     names = changes_of(found.chosen.machine, found.question)
     assert names == ["20 % more requests", "answers half as long again", "prompts half as long again"]
     assert len(changes_of(found.chosen.machine, replace(found.question, demand=drawn(1.0)))) == 4
+
+
+def test_what_looks_cheaper_has_conversations_at_the_rate_of_its_own_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take a tenth of the time on it that they take on the plan's machine."""
+    found = agents()
+    demand = found.question.demand
+    assert isinstance(demand, Mixed) and demand.sessions
+    asked, run = list[Mixed](), TrialRunner.run
+
+    def noted(self: TrialRunner, candidate: Candidate, rate: float, **more: Any) -> Trial:
+        assert isinstance(self.question.demand, Mixed)
+        asked.append(self.question.demand)
+        return run(self, candidate, rate, **more)
+
+    monkeypatch.setattr(TrialRunner, "run", noted)
+    question = replace(found.question, demand=replace(demand, slower=10 * demand.slower, rate=demand.rate / 2))
+    runner, other = TrialRunner(question, found.traffic), replace(found.chosen, rate=demand.rate)
+    confirmed(runner, 2, other)
+    assert asked and asked[0].slower < 2 * demand.slower
+    assert asked[0].rate > 0.75 * demand.rate, "as many are open as are asked for"
 
 
 def _last_turns(offered: Workload) -> dict[int, int]:

@@ -47,32 +47,78 @@ def test_the_planned_load_meets_the_slos() -> None:
     assert found.replicas > 1 and 0.5 < found.utilisation <= 1.0
 
 
+def found_by_search(
+    monkeypatch: pytest.MonkeyPatch, question: Question, searched: dict[str, float], planned: dict[str, float]
+) -> Plan:
+    """Return the first answer where the search finds these highest rates of machines, and the planned load these."""
+    traffic, slo = traffic_of(question.demand), question.slos[0]
+    found = [candidate_for(question, traffic, box, question.overrides) for box in question.machines]
+    like = try_out(found[0].machine, found[0].config, question.demand.workload(1.0, 60, 0), question.slos)
+    met = Capacity(replace(like, values={slo: 1.0}), None, 1)
+
+    def run(runner: TrialRunner, candidate: Candidate, rate: float, **more: Any) -> Trial:
+        return replace(like, rate=rate, values={slo: 1.0 if rate <= planned[candidate.machine.name] else 4.5})
+
+    monkeypatch.setattr(TrialRunner, "run", run)
+    monkeypatch.setattr("inflight.planning.sizing.candidates", lambda asked, traffic: found)
+    monkeypatch.setattr("inflight.planning.sizing.SIMULATED", len(found))
+    monkeypatch.setattr(
+        "inflight.planning.sizing.measure",
+        lambda runner, found, **more: replace(found, rate=searched[found.machine.name], capacity=met),
+    )
+    monkeypatch.setattr("inflight.planning.sizing.ceiling", lambda found: 1000.0)
+    monkeypatch.setattr("inflight.planning.plan.CLOSE", 0.0)  # all are measured
+    answer = plan(question, fast=True)
+    assert isinstance(answer, Plan)
+    return answer
+
+
 def test_a_machine_that_the_search_found_cheaper_is_tried_under_the_planned_load(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One GPU meets the SLOs in the search and misses them with the planned seed; two keep them."""
     question = asked(machine(), machine("double", gpus=2), rate=100.0, slo="ttft=4000(p99)")
-    traffic, slo = traffic_of(question.demand), question.slos[0]
-    one, two = (candidate_for(question, traffic, box, question.overrides) for box in question.machines)
-    like = try_out(one.machine, one.config, question.demand.workload(1.0, 60, 0), question.slos)
-    met = Capacity(replace(like, values={slo: 1.0}), None, 1)
-
-    def run(runner: TrialRunner, candidate: Candidate, rate: float, **more: Any) -> Trial:
-        return replace(like, rate=rate, values={slo: 1.0 if candidate.machine.gpus == 2 else 4.5})
-
-    monkeypatch.setattr(TrialRunner, "run", run)
-    monkeypatch.setattr("inflight.planning.sizing.candidates", lambda asked, traffic: [one, two])
-    rates = {"box": 10.2, "double": 19.0}
-    monkeypatch.setattr(
-        "inflight.planning.sizing.measure",
-        lambda runner, found, **more: replace(found, rate=rates[found.machine.name], capacity=met),
-    )
-    monkeypatch.setattr("inflight.planning.sizing.ceiling", lambda found: 100.0)
-    found = plan(question, fast=True)
-    assert isinstance(found, Plan) and (found.chosen.machine.name, found.replicas, found.gpus) == ("double", 6, 12)
+    found = found_by_search(monkeypatch, question, {"box": 10.2, "double": 19.0}, {"box": 0.0, "double": 19.0})
+    assert (found.chosen.machine.name, found.replicas, found.gpus) == ("double", 6, 12)
     assert [(other.machine.name, other.rate) for other in found.others] == [("box", 0.0)]
     text = as_text(found)
     assert "box:" in text and "the planned load misses them" in text and "cheapest" not in text
+
+
+def test_a_machine_that_the_planned_load_refused_is_named_with_what_that_left_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three look alike in the search: the first is refused, the second too, and the third is planned."""
+    names = {"box": 10.2, "second": 10.1, "third": 10.05}
+    question = asked(*map(machine, names), rate=100.0, slo="ttft=4000(p99)")
+    found = found_by_search(monkeypatch, question, names, {"box": 8.4, "second": 0.0, "third": 10.05})
+    assert found.chosen.machine.name == "third" and found.replicas == 10
+    left = {one.machine.name: one.rate for one in found.others}
+    assert left["second"] == 0.0 and left["box"] < 8.4
+
+
+def test_machines_are_compared_at_the_rate_that_follows_from_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conversations send 50 requests/s where the closed form expects 100: seven GPUs keep the SLOs, or three pairs."""
+    question = asked(machine(), machine("double", gpus=2), rate=100.0, slo="ttft=4000(p99)")
+    monkeypatch.setattr(
+        "inflight.planning.plan.measured_load", lambda question, best: replace(question, demand=drawn(50.0))
+    )
+    found = found_by_search(monkeypatch, question, {"box": 10.2, "double": 20.5}, {"box": 7.2, "double": 20.5})
+    assert (found.chosen.machine.name, found.gpus) == ("double", 6)
+    assert [(one.machine.name, one.gpus(found.question.demand)) for one in found.others] == [("box", 7)]
+
+
+def test_on_so_many_gpus_a_machine_that_the_search_found_to_serve_more_is_tried_under_the_planned_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    question = asked(machine(), machine("other"), rate=1.0, slo="ttft=4000(p99)", gpus=4)
+    searched = {"box": 10.0, "other": 9.5}
+    refused = found_by_search(monkeypatch, question, searched, {"box": 9.0, "other": 8.0})
+    assert refused.chosen.machine.name == "box" and refused.ranked()[0].is_chosen
+    assert [one.rate <= 8.0 for one in refused.others] == [True]
+    better = found_by_search(monkeypatch, question, searched, {"box": 8.0, "other": 9.5})
+    assert better.chosen.machine.name == "other" and better.question.demand.rate == 4 * 9.5
+    assert [one.rate <= 8.0 for one in better.others] == [True]
 
 
 @pytest.mark.parametrize(("rates", "chosen"), [((2.1, 7.0), "double"), ((2.1, 4.5), "box")])
@@ -96,6 +142,15 @@ def test_more_requests_that_miss_the_slos_bound_the_highest_rate() -> None:
     assert bounded.chosen.highest == pytest.approx(1.2 * 20.0 / found.replicas)
     assert f"(83% of {24 / found.replicas:.3g} requests/s, at which an SLO is missed)" in as_text(bounded)
     assert _no_higher_than(far, [Change(MORE, found.trial, found.replicas)]) is far
+    (headroom,) = (one for one in bounded.warnings if "headroom" in one)
+    assert (
+        found.replicas < 6 and f"missed at {24 / found.replicas:.4g}" in headroom and "found to be met" not in headroom
+    )
+    result = to_builtins(plan_result(bounded))
+    assert result["highest_rate_per_replica"] == pytest.approx(20 / found.replicas)  # which met, below the miss
+    assert result["missed_at"] == pytest.approx(24 / found.replicas)
+    assert to_builtins(plan_result(far))["highest_rate_per_replica"] == 2 * found.chosen.rate
+    assert any("it is 4,500 ms" in one for one in bounded.bottleneck.sentences)
 
 
 def test_an_answer_that_misses_its_slos_says_so() -> None:

@@ -19,10 +19,10 @@ from inflight.planning.engine_options import EngineOptions, engine_options, vllm
 from inflight.planning.infeasible import Infeasible
 from inflight.planning.layouts import LayoutOutlook
 from inflight.planning.limits import LimitCost
-from inflight.planning.load import balanced_load, conversations_of, expected_load, measured_load, too_few_gpus
+from inflight.planning.load import expected_load, measured_load, too_few_gpus
 from inflight.planning.misfit import does_not_fit
 from inflight.planning.mixture import Mixed
-from inflight.planning.planned_load import PlannedLoad
+from inflight.planning.planned_load import PlannedLoad, planned_replicas
 from inflight.planning.ranking import RankedPlan, ranked, ranked_on
 from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
@@ -40,8 +40,6 @@ from inflight.planning.trial_cache import TrialCache
 from inflight.planning.warnings import warnings
 
 CLOSE = 1.1  # times as cheap that another machine must be to be preferred to the one that looked best
-HARDER = 4  # times that replicas are added for a harder seed
-LOWER = 10  # times that so many GPUs get fewer requests: a low lane may fall behind far below what a short trial shows
 SEARCH = 5.0  # usual trials of a search
 PLANNED = "the planned load"
 
@@ -100,6 +98,12 @@ class Plan:
     @property
     def gpus(self) -> int:
         return self.replicas * self.chosen.machine.gpus
+
+    @property
+    def highest_met(self) -> float:
+        """Return the highest requests/s of a replica that met the SLOs, of those below any that missed them."""
+        missed_at, rate = self.chosen.missed_at, self.chosen.rate
+        return rate if missed_at is None or rate < missed_at else self.question.demand.rate / self.replicas
 
     @property
     def replicas_per_node(self) -> int:
@@ -233,25 +237,39 @@ def _best(usable: Sequence[Candidate], question: Question) -> Candidate:
 
 def _cheapest(runner: TrialRunner, measured: Sequence[Candidate], fast: bool, workers: int) -> tuple[TrialRunner, Plan]:
     """Return the first answer, and a runner of its load. Where the planned load took more GPUs than the search had
-    found, machines that the search found cheaper than that are tried under the planned load, too."""
-    question, usable = runner.question, [one for one in measured if one.rate]
-    best = _best(usable, question)
+    found, or as many serve fewer requests, machines that the search found better than that are tried under the planned
+    load, too."""
+    usable = [one for one in measured if one.rate]
+    best = _best(usable, runner.question)
     runner, answer = _answer(runner, best, measured, fast, workers)
-    if question.gpus is not None:
-        return runner, answer
-    for rival in sorted(usable, key=lambda one: one.gpus(question.demand)):
-        if rival.machine is best.machine or (answer.trial.met and rival.gpus(question.demand) >= answer.gpus):
+    for rival in sorted(usable, key=lambda one: _rank(one, answer.question)):
+        if rival.machine is best.machine or (answer.trial.met and _rank(rival, answer.question) >= _rank_of(answer)):
             continue
-        former = replace(answer.chosen, rate=answer.question.demand.rate / answer.replicas if answer.trial.met else 0.0)
-        measured = [former if one.machine is former.machine else one for one in measured]
-        other_runner, other = _answer(runner, rival, measured, fast, workers)
-        if other.trial.met and (not answer.trial.met or other.gpus < answer.gpus):
+        other_runner, other = _answer(runner, rival, _with_rate_of(answer, measured), fast, workers)
+        if other.trial.met and (not answer.trial.met or _rank_of(other) < _rank_of(answer)):
+            measured = _with_rate_of(answer, measured)
             runner, answer = other_runner, other
         else:
-            kept = other.question.demand.rate / other.replicas if other.trial.met else 0.0
-            others = [replace(one, rate=kept) if one.machine is rival.machine else one for one in answer.others]
-            answer = replace(answer, others=others)
+            measured = _with_rate_of(other, measured)
+            answer = replace(answer, others=_with_rate_of(other, answer.others))
     return runner, answer
+
+
+def _rank(one: Candidate, question: Question) -> float:
+    """Return what the better of two machines has less of: GPUs, or with so many the requests/s that they serve, below
+    0."""
+    return one.gpus(question.demand) if question.gpus is None else -one.rate * (question.gpus // one.machine.gpus)
+
+
+def _rank_of(answer: Plan) -> float:
+    return answer.gpus if answer.question.gpus is None else -answer.question.demand.rate
+
+
+def _with_rate_of(answer: Plan, machines: Sequence[Candidate]) -> list[Candidate]:
+    """Return the machines, the one of an answer with the rate that the planned load left it; 0: it meets the SLOs at
+    none that was tried."""
+    rate = answer.question.demand.rate / answer.replicas if answer.trial.met else 0.0
+    return [replace(one, rate=rate) if one.machine is answer.chosen.machine else one for one in machines]
 
 
 def _answer(
@@ -283,11 +301,20 @@ def _with(answer: Plan, refined: Refined) -> Plan:
 
 def _no_higher_than(answer: Plan, changes: Sequence[outlook.Change]) -> Plan:
     """Return the answer without a highest rate at which more requests, with another seed, miss the SLOs."""
-    more = [one.trial for one in changes if one.name == outlook.MORE and not one.trial.met]
+    more = next((one.trial for one in changes if one.name == outlook.MORE and not one.trial.met), None)
     rate = outlook.CHANGES[outlook.MORE](answer.question.demand).rate / answer.replicas
-    if not more or answer.chosen.highest <= rate or not (answer.trial.met and answer.question.slos):
+    if more is None or answer.chosen.highest <= rate or not (answer.trial.met and answer.question.slos):
         return answer
-    return replace(answer, chosen=replace(answer.chosen, missed_at=rate), utilisation=1 / outlook.MORE_BY)
+    chosen = replace(
+        answer.chosen, missed_at=rate, capacity=replace(answer.chosen.capacity, missed=replace(more, rate=rate))
+    )
+    return replace(
+        answer,
+        chosen=chosen,
+        utilisation=1 / outlook.MORE_BY,
+        bottleneck=bottleneck(chosen, answer.trial, answer.traffic),
+        warnings=warnings(answer.question, answer.traffic, chosen, answer.trial, answer.replicas),
+    )
 
 
 def _search_of(candidate: Candidate) -> str:
@@ -319,7 +346,7 @@ def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fa
     """Return the first answer: the planned load was simulated, and nothing beside it. fast: in a shorter trial."""
     traffic, reads = runner.traffic, 1.0 if fast else sizing.THOROUGHLY
     load = PlannedLoad(runner, reads, decides=not fast, workers=workers)
-    question, best, replicas, trial = _plan_replicas(load, best)
+    question, best, replicas, trial = planned_replicas(load, best)
     return Plan(
         question=question,
         traffic=traffic,
@@ -339,50 +366,6 @@ def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fa
         autoscaling=autoscaling_of(question, best, replicas),
         spot=spot_of(question, best, replicas, trial),
     )
-
-
-def _plan_replicas(load: PlannedLoad, best: Candidate) -> tuple[Question, Candidate, int, Trial]:
-    """Return the replicas that meet the SLOs, with as many request slots as the search needed, if those are enough for
-    the bursts. Where there are so many GPUs, they get fewer requests instead."""
-    question, met = load.runner.question, best.capacity.met
-    fixed = None if question.gpus is None else question.gpus // best.machine.gpus
-    replicas = best.replicas(question.demand) if fixed is None else fixed
-    one = best
-    if met is not None:
-        one = replace(best, config=sizing.with_fewer_rows(best, load.runner.traffic, met, question.overrides))
-
-    def run(*, ahead: bool) -> Trial:
-        """Run a trial. ahead: also that of the next harder load, on another core."""
-        nonlocal question
-        if ahead and question.slos and fixed is None and conversations_of(question) is None:
-            load.run_ahead(one, (replicas, _harder(replicas)))
-        question, trial = balanced_load(
-            question, one, replicas, load.runner.traffic, lambda asked: load.asking(asked).run(one, replicas)
-        )
-        return trial
-
-    trial = run(ahead=True)
-    # Where not all of the fewer rows were taken, more of them change nothing.
-    if not trial.met and one.config != best.config and trial.peak_rows >= one.config.max_num_seqs:
-        fewer, one = one, best
-        trial = run(ahead=False)
-        one = best if trial.met else fewer  # the load is too high for either
-    attempts = HARDER if fixed is None else LOWER
-    for attempt in range(attempts if question.slos else 0):
-        if trial.met:
-            break
-        missed_at = question.demand.rate / replicas if fixed is None else None
-        if fixed is None:
-            replicas = _harder(replicas)
-        else:
-            question = replace(question, demand=replace(question.demand, rate=question.demand.rate / sizing.HARDER_BY))
-        trial = run(ahead=attempt % 2 == 1)
-        one = replace(one, rate=trial.rate, missed_at=missed_at) if trial.met else one
-    return question, replace(one, pooled=min(one.pooled, replicas)), replicas, trial
-
-
-def _harder(replicas: int) -> int:
-    return max(replicas + 1, round(sizing.HARDER_BY * replicas))
 
 
 def _spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]]:

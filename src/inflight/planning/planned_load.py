@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from inflight.planning.load import balanced_load, conversations_of
 from inflight.planning.parallel import run_ahead
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import HARDER_BY, THOROUGHLY, Candidate, Question, TrialRunner
+from inflight.planning.sizing import HARDER_BY, THOROUGHLY, Candidate, Question, TrialRunner, with_fewer_rows
 
-LOWER = 5  # rates at which a candidate is tried
+HARDER = 4  # times that replicas are added for a harder seed
+LOWER = 10  # times that so many GPUs get fewer requests: a low lane may fall behind far below what a short trial shows
+CONFIRMED = 5  # rates, or numbers of replicas, with which a candidate is tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,51 @@ class PlannedLoad:
             run_ahead([partial(self.run, one, number) for number in replicas], self.workers)
 
 
+def planned_replicas(load: PlannedLoad, best: Candidate) -> tuple[Question, Candidate, int, Trial]:
+    """Return the replicas that meet the SLOs, with as many request slots as the search needed, if those are enough for
+    the bursts. Where there are so many GPUs, they get fewer requests instead."""
+    question, met = load.runner.question, best.capacity.met
+    fixed = None if question.gpus is None else question.gpus // best.machine.gpus
+    replicas = best.replicas(question.demand) if fixed is None else fixed
+    one = best
+    if met is not None:
+        one = replace(best, config=with_fewer_rows(best, load.runner.traffic, met, question.overrides))
+
+    def run(*, ahead: bool) -> Trial:
+        """Run a trial. ahead: also that of the next harder load, on another core."""
+        nonlocal question
+        if ahead and question.slos and fixed is None and conversations_of(question) is None:
+            load.run_ahead(one, (replicas, _more(replicas)))
+        question, trial = balanced_load(
+            question, one, replicas, load.runner.traffic, lambda asked: load.asking(asked).run(one, replicas)
+        )
+        return trial
+
+    trial = run(ahead=True)
+    # Where not all of the fewer rows were taken, more of them change nothing.
+    if not trial.met and one.config != best.config and trial.peak_rows >= one.config.max_num_seqs:
+        fewer, one = one, best
+        trial = run(ahead=False)
+        one = best if trial.met else fewer  # the load is too high for either
+    attempts = HARDER if fixed is None else LOWER
+    for attempt in range(attempts if question.slos else 0):
+        if trial.met:
+            break
+        missed_at = question.demand.rate / replicas if fixed is None else None
+        if fixed is None:
+            replicas = _more(replicas)
+        else:
+            question = replace(question, demand=replace(question.demand, rate=question.demand.rate / HARDER_BY))
+        trial = run(ahead=attempt % 2 == 1)
+        one = replace(one, rate=trial.rate, missed_at=missed_at) if trial.met else one
+    return question, replace(one, pooled=min(one.pooled, replicas)), replicas, trial
+
+
+def _more(replicas: int, step: int = 0) -> int:
+    """Return the replicas to try where so many are too few. step: how often more were tried; each goes further."""
+    return max(replicas + 1, round(HARDER_BY ** (2**step) * replicas))
+
+
 def confirmed(runner: TrialRunner, gpus: int, found: Candidate) -> Candidate:
     """Return a candidate at a rate with which it keeps the SLOs under the planned load, as long as it looks better than
     the plan: its rate is of short trials with another seed, which are often easier.
@@ -54,16 +102,29 @@ def confirmed(runner: TrialRunner, gpus: int, found: Candidate) -> Candidate:
     Returns:
         The candidate; with the rate 0 where it keeps the SLOs at none that was tried.
     """
-    for step in range(LOWER):
+    for step in range(CONFIRMED):
         if not _is_better(found, gpus, runner.question):
             return found
-        question, replicas = runner.question, _replicas(found, runner.question)
-        if question.gpus is not None:
-            question = replace(question, demand=replace(question.demand, rate=replicas * found.rate))
-        if PlannedLoad(runner.asking(question), THOROUGHLY, decides=True, workers=1).run(found, replicas).met:
+        replicas = _replicas(found, runner.question)
+        if _trial(runner, found, replicas).met:
             return found
-        found = replace(found, rate=found.rate / HARDER_BY ** (2**step))
+        lower = found.rate / HARDER_BY ** (2**step)
+        if runner.question.gpus is None:  # where a little lower rate would often be that of as many replicas
+            lower = runner.question.demand.rate / _more(replicas, step)
+        found = replace(found, rate=lower)
     return replace(found, rate=0.0) if _is_better(found, gpus, runner.question) else found
+
+
+def _trial(runner: TrialRunner, found: Candidate, replicas: int) -> Trial:
+    """Run a trial of the planned load, conversations at the rate that they send on this machine."""
+    question = runner.question
+    if question.gpus is not None:
+        question = replace(question, demand=replace(question.demand, rate=replicas * found.rate))
+
+    def run(asked: Question) -> Trial:
+        return PlannedLoad(runner.asking(asked), THOROUGHLY, decides=True, workers=1).run(found, replicas)
+
+    return balanced_load(question, found, replicas, runner.traffic, run)[1]
 
 
 def _replicas(found: Candidate, question: Question) -> int:

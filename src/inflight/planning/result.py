@@ -104,7 +104,9 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     """refined: whether more than the planned load was simulated; else there is no interval, and nothing to compare.
     engine: whose host costs steps have; None: they were measured. engine_options: the settings in its own options,
     where it is another one; engine_notes: on settings that those cannot have. values: percentiles that the SLOs bound.
-    undecided: SLOs that are kept, by fewer requests than decide that."""
+    undecided: SLOs that are kept, by fewer requests than decide that. highest_rate_per_replica: that met the SLOs.
+    missed_at: requests/s of a replica at which the planned load, or 20 % more, missed one; None: at none. utilisation:
+    the planned rate over missed_at, or else over the highest that met them."""
 
     possible: bool = True
     refined: bool = True
@@ -137,6 +139,7 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     undecided: list[str]
     rate_per_replica: float
     highest_rate_per_replica: float
+    missed_at: float | None
     utilisation: float
     output_tokens_per_s: float
     input_tokens_per_s: float
@@ -224,7 +227,8 @@ def _plan(answer: Plan) -> PlanResult:
         values=_values(answer.trial),
         undecided=[str(slo) for slo in answer.trial.undecided],
         rate_per_replica=demand.rate / answer.replicas,
-        highest_rate_per_replica=answer.chosen.highest,
+        highest_rate_per_replica=answer.highest_met,
+        missed_at=answer.chosen.missed_at,
         utilisation=answer.utilisation,
         output_tokens_per_s=demand.rate * traffic.output_mean,
         input_tokens_per_s=demand.rate * traffic.input_mean,
