@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -87,7 +88,7 @@ def planned_replicas(load: PlannedLoad, best: Candidate) -> tuple[Question, Cand
 
 def _more(replicas: int, step: int = 0) -> int:
     """Return the replicas to try where so many are too few. step: how often more were tried; each goes further."""
-    return max(replicas + 1, round(HARDER_BY ** (2**step) * replicas))
+    return max(replicas + 1, round(math.pow(HARDER_BY, 2**step) * replicas))
 
 
 def confirmed(runner: TrialRunner, gpus: int, found: Candidate) -> Candidate:
