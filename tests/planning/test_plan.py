@@ -21,6 +21,7 @@ from inflight.planning.proposal import Overrides
 from inflight.planning.result import InfeasibleResult, plan_result
 from inflight.planning.runner_up import expected_trials
 from inflight.planning.search import Capacity
+from inflight.planning.sensitivity import Measurement
 from inflight.planning.simulation import Topology, Trial, try_out
 from inflight.planning.sizing import POOLED, Candidate, Question, TrialRunner, candidate_for, candidates
 from inflight.planning.trial_cache import TrialCache
@@ -424,8 +425,25 @@ def test_a_fast_answer_has_the_size_and_nothing_that_refines_it() -> None:
     assert isinstance(found, Plan) and found.is_first and found.replicas == answer(2.0).replicas
     assert not found.changes and plan_result(found).replicas_interval is None  # type: ignore[union-attr]
     text = as_text(found)
-    assert "leave --fast out for the interval" in text and "What would change it" not in text
+    assert "from a few short trials: leave --fast out for the interval" in text and "What would change it" not in text
     assert "interval: " not in text and "(from, to" not in text
+
+
+def test_an_answer_that_a_cheaper_plan_heads_says_of_which_layout_the_rest_is() -> None:
+    found = answer(2.0)
+    cheaper = replace(found.chosen, machine=machine("small", price_per_hour=1.0))
+    head, _, rest = as_text(replace(found, others=[cheaper])).partition("\n1 replica of box")
+    assert head.startswith("cheapest that was found: 1 replica of small, chunked, 1 GPU, 1.00 $/h; each with ") and rest
+    assert head.replace("\n    ", " ").endswith(". The rest of this answer is of the layout below, box, chunked.")
+
+
+@pytest.mark.parametrize(("left", "said"), [((3, 3), "become 3; 5 to"), ((3, 4), "become 3 to 4; 5 to")])
+def test_what_a_measurement_leaves_of_the_interval_is_a_sentence(left: tuple[int, int], said: str) -> None:
+    found, one = answer(), Measurement("launch", 0.4, left, (4.0, 6.0))
+    text = as_text(
+        replace(found, measurements=[one], replicas_low=2, replicas_high=5, rates=(5.0 * found.replicas, 99))
+    )
+    assert said in " ".join(text.split())
 
 
 def test_the_text_has_all_that_was_asked_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,6 +95,21 @@ def test_old_trials_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for seed in range(5):
         trials.run(one, 2.0, seed=seed, topology=Topology())
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_files_of_processes_that_were_killed_are_removed_and_those_being_written_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_cache, "MAX_FILES", 4)
+    trials, one = runner(tmp_path)
+    left, fresh = tmp_path / "00ff.4321", tmp_path / "11ff.4321"
+    for path in (left, fresh):
+        path.write_bytes(b"half")
+    os.utime(left, (1e9, 1e9))
+    for seed in range(4):
+        trials.run(one, 2.0, seed=seed, topology=Topology())
+    assert not left.exists() and fresh.exists()
+    assert len(list(tmp_path.iterdir())) == 4 + 1, "they do not count towards the most that are kept"
 
 
 def test_a_trial_of_a_plugin_is_run_each_time(tmp_path: Path, runs: list[object]) -> None:

@@ -21,6 +21,7 @@ from inflight.planning.simulation import Drafted, Spent, Trial
 
 _PACKAGE = Path(__file__).parents[1]
 MAX_FILES = 4000  # of about 2 kB; beyond them the older half is removed
+ABANDONED = 60.0  # seconds after which a file that is still being written is taken to be left behind
 
 
 class _Stored(Struct, array_like=True):
@@ -75,10 +76,14 @@ class TrialCache:
         written = path.with_name(f"{path.name}.{os.getpid()}")
         written.write_bytes(content)
         written.replace(path)  # whole, since others may read or write it
-        self._prune()
+        self._prune(path.stat().st_mtime)
 
-    def _prune(self) -> None:
+    def _prune(self, now: float) -> None:
         files = list(self._folder.iterdir())
+        for one in [one for one in files if one.suffix]:  # being written, or left by a process that was killed
+            files.remove(one)
+            if one.stat().st_mtime < now - ABANDONED:
+                one.unlink(missing_ok=True)
         if len(files) > MAX_FILES:
             for one in sorted(files, key=lambda one: one.stat().st_mtime)[: len(files) // 2]:
                 one.unlink(missing_ok=True)
