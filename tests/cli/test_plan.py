@@ -328,7 +328,10 @@ def test_a_model_that_answers_is_sized_for_vectors_where_there_are_no_answers(pl
         (("--think", 5), "--think is of conversations of several turns; give --turns"),
         (("--turns", 3, "--think", "nan"), "--think is nan; give seconds between an answer and the next turn, from 0"),
         (("--turns", 0), "--turns 0: A length is 0 tokens"),
-        (("--turns", 8, "--think", 1e7), "conversations of 8 turns would be open at once"),
+        (
+            ("--turns", 8, "--think", 1e7),
+            "--rate is 4 conversations/s, so that 280,000,000 conversations of 8 turns or more would be open",
+        ),
         (("--prefix-groups", 5), "prefixes have no length; give --prefix-tokens"),
         (("--startup-seconds", 30), "--startup-seconds is of replicas that come and go"),
         (("--spot-loss", 1), "a chance above 0 and below 1"),

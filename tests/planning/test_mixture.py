@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from inflight.metrics.slo import SloError, parse_slos
+from inflight.planning import mixture
 from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.infeasible import Infeasible
@@ -20,8 +21,9 @@ from inflight.planning.planned_load import confirmed
 from inflight.planning.result import PlanResult, plan_result
 from inflight.planning.separation import class_names
 from inflight.planning.simulation import Trial, simulate_run
-from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, requests_for
+from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, ceiling, measure
 from inflight.planning.slos import check_slos
+from inflight.planning.trial_requests import requests_for
 from inflight.workload.arrivals import AtOnce, Constant, Poisson, Ramp
 from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass
 from inflight.workload.lengths import Fixed, Lognormal
@@ -338,3 +340,24 @@ def test_where_rows_bound_how_many_are_open_the_rate_stays() -> None:
     talk = replace(AGENT, sessions=Sessions(turns=Fixed(5), think_s=0.0, added=Fixed(60)))
     demand = Mixed.of([talk], Poisson(2.0))
     assert _balanced(replace(demand, rate=2.0, sessions=50), 50, 2, lambda each: 8 / each).rate == 2.0
+
+
+THINKING = replace(AGENT, sessions=Sessions(turns=Fixed(20), think_s=3600.0, added=Fixed(5)))
+
+
+def searched(rate: float) -> tuple[Candidate, float]:
+    """Return a quick machine with the highest rate that a search found, and the highest of its closed form."""
+    quick = machine(speed=400.0)
+    question = Question(machines=[quick], demand=Mixed.of([THINKING], Constant(rate / 20), 8192))
+    runner = TrialRunner(question, traffic_of(question.demand))
+    candidate = replace(candidate_for(question, runner.traffic, quick, question.overrides), pooled=1)
+    return measure(runner, candidate, is_rough=True), ceiling(candidate)
+
+
+def test_a_search_ends_at_the_open_conversations_that_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first trial at what the closed form serves would open far more than the demand has."""
+    monkeypatch.setattr(mixture, "MAX_OPEN", 4_000)
+    found, most = searched(0.01)
+    assert 0.01 < found.rate < 0.02 < most / 10
+    with pytest.raises(WorkloadError, match=r"--rate is 0.05 conversations/s, so that 3,420 conversations of 20 turns"):
+        searched(1.0)

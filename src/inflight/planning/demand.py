@@ -85,6 +85,9 @@ class Drawn(SingleRequests):
     def max_requests(self) -> float:
         return math.inf
 
+    def max_rate(self, e2e: float) -> float:
+        return math.inf
+
     def check_lengths(self) -> None:
         """Raise WorkloadError where many requests would be cut: the sizing would be for other traffic."""
         drawn = Random("lengths")
@@ -157,6 +160,9 @@ class Traced(SingleRequests):
     @property
     def max_requests(self) -> float:
         return len(self.trace.entries)
+
+    def max_rate(self, e2e: float) -> float:
+        return math.inf
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
         """Take requests for one replica from the trace; raise WorkloadError for a rate that is not above 0."""

@@ -20,6 +20,7 @@ SAMPLE_TOKENS = 2e7  # of the prompts that figures are taken from: content ids o
 MIN_SAMPLE = 300  # requests
 SPARE = 2.0  # times the conversations that are expected to begin, where each waits for the end of another
 MAX_OPEN = 400_000  # turns of open conversations of a trial: drawing them takes a few seconds
+DRAWN = 0.99  # of these: numbers are rounded
 SETTLED = 1.5  # times between two turns, and to compute the open conversations, after which a run is as it will be
 
 
@@ -72,6 +73,11 @@ class Mixed:
     @property
     def max_requests(self) -> float:
         return math.inf
+
+    def max_rate(self, e2e: float) -> float:
+        """Return the highest requests/s of a workload that is drawn. e2e: seconds of an answer that the closed form
+        expects, at most."""
+        return DRAWN * MAX_OPEN / self.session_seconds(self.slower * e2e) if self.waits_for_answers else math.inf
 
     @cached_property
     def _turns(self) -> Mapping[str, float]:
@@ -155,6 +161,19 @@ class Mixed:
         """Return the conversations that a workload begins with."""
         return max(1, round(self.sessions_at(rate, e2e)))
 
+    def too_many_open(self) -> WorkloadError:
+        """Return the error that as many conversations as are asked for are not simulated on one engine."""
+        asked = f"--rate is {self.rate / self.mean_turns:,.4g} conversations/s"
+        number, lower = self.sessions_at(self.rate, 0.0), "--rate"
+        if self.sessions is not None:
+            asked, number, lower = f"--sessions is {self.sessions:,.0f}", self.sessions, "--sessions"
+        return WorkloadError(
+            f"{asked}, so that {number:,.0f} conversations of {self.mean_turns:,.3g} turns or more would be open at "
+            f"once, and with more than {MAX_OPEN:,} open turns nothing is simulated. Give a lower {lower}, a shorter "
+            "--think (think_s of a class), or, as nothing stays cached for so long, single requests of the whole "
+            "prompt without --turns."
+        )
+
     def settling(self, rate: float, residents: float, cold: float) -> float:
         """Return the requests after which as many are in flight as there will be: conversations that are open at the
         beginning have nothing cached.
@@ -189,13 +208,6 @@ class Mixed:
         the time, each that ends makes room for another."""
         seconds = requests / rate
         number, cycle = self._open(rate, e2e), self.session_seconds(e2e) / self.mean_turns
-        if number * self.mean_turns > MAX_OPEN:
-            raise WorkloadError(
-                f"At {rate:,.3g} requests/s {number:,} conversations of {self.mean_turns:,.3g} turns would be open at "
-                f"once, {self.session_seconds(e2e):,.0f} s each; more than {MAX_OPEN:,} open turns are not simulated. "
-                "Give a shorter --think (think_s of a class), or, as nothing stays cached for so long, single requests "
-                "of the whole prompt without --turns."
-            )
         begun = math.ceil(rate / self.mean_turns * seconds)
         if self.sessions is not None:
             begun = number + math.ceil(SPARE * begun)

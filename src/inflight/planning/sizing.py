@@ -8,19 +8,18 @@ that their rate is multiplied, and the answer says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
 
 from inflight.config.setting import SettingsError
 from inflight.counted import UNBOUNDED
-from inflight.metrics.confidence import min_samples
 from inflight.metrics.slo import Slo
 from inflight.planning.autoscaling import LoadProfile
 from inflight.planning.demand import Demand, traffic_of
 from inflight.planning.engine_config import TOGETHER, EngineConfig
 from inflight.planning.machine import Machine
+from inflight.planning.mixture import Mixed
 from inflight.planning.proposal import Overrides, Proposal, budgets_of, propose, rows_in_memory
 from inflight.planning.rendering import sentence
 from inflight.planning.search import Capacity, find_capacity
@@ -29,6 +28,7 @@ from inflight.planning.simulation import ROUTER, Tiers, Topology, Trial, try_out
 from inflight.planning.steady import DRAIN, FILL, Length, length, prompt_seconds, rows_at, steady_state
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_cache import TrialCache, demand_digest
+from inflight.planning.trial_requests import Requests, requests_for
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.steps import StepModel
@@ -46,37 +46,11 @@ THOROUGHLY = 2.0  # times the usual requests, where the answer rests on one tria
 MAX_STEPS = 25_000  # of a trial's prompts: two or three seconds, of which a plan takes dozens
 MAX_DECODE_STEPS = 40_000  # of a trial whose steps are computed one by one: about three seconds
 MIN_READ = 30  # requests of such a trial, however long their answers are
-SPARE_REQUESTS = 1.1  # times the requests that are needed, since chance decides which are in the measured part
 MIN_EXPECTED = 0.05  # of what the closed form serves: a long prompt alone takes all of an SLO on TTFT, or nearly
 HARDER_BY = 1.05  # times the replicas, where a trial misses the SLOs with the planned ones
-MIN_SHARE = 0.02  # of a class in the requests: of a smaller one fewer are measured than decide
 AFFINE = 0.5  # of the prompts' tokens that earlier ones had: no gateway would spread such conversations
 HEADROOM = 0.85  # of saturation, where there is no SLO
-
-
-class Requests(NamedTuple):
-    """Requests of a trial: fewest and usual are measured, most are offered. decisive: measured at least, where the
-    answer depends on one trial."""
-
-    fewest: int
-    usual: int
-    most: int
-    decisive: int = 0
-
-
-def requests_for(slos: Sequence[Slo], shares: Mapping[str, float] | None = None) -> Requests:
-    """Return the requests of a trial: enough for the upper end of each percentile's interval. A run that fills and
-    drains long measures a third of its requests (`steady`).
-
-    Args:
-        slos: Whose percentiles are measured.
-        shares: Of classes in the requests, whose SLOs take as many requests of their own.
-    """
-    shares = shares or {}
-    needed = (min_samples(slo.of_requests) / max(MIN_SHARE, shares.get(slo.traffic, 1.0)) for slo in slos)
-    fewest = math.ceil(max(needed, default=0))
-    decisive = math.ceil(SPARE_REQUESTS * fewest)
-    return Requests(250, max(450, decisive), max(1000, 3 * decisive), decisive)
+ROOM = 0.8  # of the highest rate that is simulated, of a search
 
 
 def whole_engines(wanted: float) -> int:
@@ -207,7 +181,8 @@ class TrialRunner:
         topology: Topology | None = None,
         decides: bool = False,
     ) -> Trial:
-        """Run a trial at `rate` requests/s of each engine, of `reads` times as many requests as usual.
+        """Run a trial at `rate` requests/s of each engine, or the highest that is simulated, of `reads` times as many
+        requests as usual.
 
         seed: added to the question's. demand, model, config, topology: in place of the question's demand, the machine's
         step model, the candidate's settings and its replicas behind a router. decides: whether it takes as many steps
@@ -215,7 +190,9 @@ class TrialRunner:
         """
         topology, demand = topology or self.topology(candidate.pooled), demand or self.question.demand
         traffic, digest = self._figures(demand)
-        residents = rows_at(model or candidate.machine.model, traffic, rate, candidate.config.max_num_seqs)
+        expected = partial(rows_at, model or candidate.machine.model, traffic, max_rows=candidate.config.max_num_seqs)
+        rate = min(rate, demand.max_rate(expected(rate) / rate) / topology.engines)
+        residents = expected(rate)
         run, seed = self._length(candidate, rate, topology, residents, reads, decides), self.question.seed + seed
         config, e2e, engines = config or candidate.config, residents / rate, topology.engines
         asked, measured, slos = (rate * engines, run.requests, seed), (run.begin, run.end), self.question.slos
@@ -238,6 +215,23 @@ class TrialRunner:
         machine = replace(simulated, cases=(), price_per_hour=None)
         inputs = (machine, config.without_reasons(), digest, asked, e2e, model, topology, measured)
         return self._cache.get_or_run(inputs, slos, trial)
+
+    def search_limit(self, candidate: Candidate) -> float:
+        """Return the requests/s of each engine beyond which no search goes: what the closed form serves at most. Where
+        it would open more conversations than are simulated, a little more than the demand.
+
+        Raises:
+            WorkloadError: as many as the demand has are not simulated.
+        """
+        highest, demand = ceiling(candidate), self.question.demand
+        residents = rows_at(candidate.machine.model, self.traffic, highest, candidate.config.max_num_seqs)
+        simulated = ROOM * demand.max_rate(residents / highest) / candidate.pooled
+        if not isinstance(demand, Mixed) or simulated >= highest:
+            return highest
+        wanted = math.inf if self.question.gpus is not None else demand.rate
+        if simulated < min(wanted, candidate.guess):
+            raise demand.too_many_open()
+        return min(simulated, wanted / ROOM)
 
     def _figures(self, demand: Demand) -> tuple[Traffic, bytes]:
         """Return a demand's traffic, which takes as long as a short trial, and its digest."""
@@ -351,7 +345,7 @@ def measure(
         ROUGH if is_rough else TOLERANCE,
         5 if is_rough else 7,
         worth=worth,
-        ceiling=min(most, ceiling(candidate)),
+        ceiling=min(most, runner.search_limit(candidate)),
         trickle_first=candidate.guess <= MIN_EXPECTED * candidate.proposal.steady.requests_per_s,
     )
     capacity = _in_order(capacity)

@@ -1,0 +1,38 @@
+"""How many requests a trial has: enough for the SLOs' percentiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from inflight.metrics.confidence import min_samples
+from inflight.metrics.slo import Slo
+
+SPARE_REQUESTS = 1.1  # times the requests that are needed, since chance decides which are in the measured part
+MIN_SHARE = 0.02  # of a class in the requests: of a smaller one fewer are measured than decide
+
+
+class Requests(NamedTuple):
+    """Requests of a trial: fewest and usual are measured, most are offered. decisive: measured at least, where the
+    answer depends on one trial."""
+
+    fewest: int
+    usual: int
+    most: int
+    decisive: int = 0
+
+
+def requests_for(slos: Sequence[Slo], shares: Mapping[str, float] | None = None) -> Requests:
+    """Return the requests of a trial: enough for the upper end of each percentile's interval. A run that fills and
+    drains long measures a third of its requests (`steady`).
+
+    Args:
+        slos: Whose percentiles are measured.
+        shares: Of classes in the requests, whose SLOs take as many requests of their own.
+    """
+    shares = shares or {}
+    needed = (min_samples(slo.of_requests) / max(MIN_SHARE, shares.get(slo.traffic, 1.0)) for slo in slos)
+    fewest = math.ceil(max(needed, default=0))
+    decisive = math.ceil(SPARE_REQUESTS * fewest)
+    return Requests(250, max(450, decisive), max(1000, 3 * decisive), decisive)
