@@ -52,7 +52,7 @@ def test_a_70b_model_for_five_hundred_requests_a_second(plan, tmp_path: Path) ->
     assert "not calibrated on your hardware" in result.out
     assert "simulated: an engine on cuda with 2 steps in flight" in result.out
     assert "TTFT p99 ≤ 1,000 ms is missed first" in result.out
-    assert "with all that is uncertain of steps and latencies at its fast and at its slow end" in result.out
+    assert "with all that is uncertain of step times at its fast and at its slow end" in result.out
     assert "not considered:" in result.out and "(--compare-layouts)" in result.out
     assert "Bottleneck:" in result.out and "What would change it:" in result.out
     assert "$ per million output tokens" in result.out

@@ -33,7 +33,6 @@ from inflight.simulate.roofline import Cost
 from inflight.simulate.simulation import Pool, Simulation, SimulationSetup, simulate
 from inflight.simulate.steps import StepModel
 from inflight.simulate.transfers import Folder, TransferRate
-from inflight.simulate.widening import widening
 from inflight.workload.contents import Contents
 from inflight.workload.driving import Driver, core_request
 from inflight.workload.workload import Workload
@@ -203,8 +202,7 @@ class Trial:
     speculation; busy: of each pool, the share of the time to the last arrival that steps took. offered_by: measured
     requests of each class, where there are several; behind: a class whose queue grows without end; "": none.
     by_class: as percentiles, of each class. peak_rows: most sequences of a step. queue_grows: without end, where
-    requests are of one class. With steps at an end of what is uncertain, values and percentiles are at the latencies'
-    own ends (`widening`), and the summary is of the run as it was.
+    requests are of one class.
     """
 
     rate: float
@@ -314,7 +312,6 @@ def trial_of(
     span = until or max(max(times) - min(times), 1e-9)
     settles = any(entry.after is not None for entry in entries)
     summary, read = read_off(observations, measured, span, settles)
-    shown = [widening(meter.model).of_observation(one) for one in read]
     judged = span * (1 - measured[0] if settles else 1.0)
     rate, steps_from = (len(times) - 1) / span, measured[0]
     if workload is not None and until is not None:
@@ -329,8 +326,8 @@ def trial_of(
         rate=rate / topology.engines,
         replicas=topology.engines,
         summary=summary,
-        values={slo: slo.value(shown) for slo in slos},
-        percentiles={name: percentiles(shown, name, SHARES) for name in METRICS},
+        values={slo: slo.value(read) for slo in slos},
+        percentiles={name: percentiles(read, name, SHARES) for name in METRICS},
         spent=meter.spent(steps_from, measured[1]),
         preemptions=run.preemptions,
         outside={sentence: steps / max(1, run.steps) for sentence, steps in run.extrapolated.items()},
@@ -339,7 +336,7 @@ def trial_of(
         # Steps after the last arrival are few.
         busy=tuple(min(1.0, math.fsum(one.busy for one in part) / span / len(part)) for part in pools),
         offered_by=Counter(one.traffic for one in read if one.traffic),
-        by_class=_by_class(shown),
+        by_class=_by_class(read),
         behind=class_behind(observations, span),
         peak_rows=meter.peak_rows,
         queue_grows=len({one.traffic for one in observations}) == 1 and grows(summary.ttft_trend, judged),

@@ -32,7 +32,6 @@ from inflight.planning.trial_requests import Requests, requests_for
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.steps import StepModel
-from inflight.simulate.widening import widening
 
 POOLED = 3  # replicas that are simulated together
 TOKENS = 80_000  # output tokens that a trial measures, where requests are within its limits
@@ -408,7 +407,6 @@ def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel) -> f
 
 def expected_rate(runner: TrialRunner, candidate: Candidate, model: StepModel) -> float:
     """Return the requests/s of each replica that the closed form expects with another step model."""
-    machine, config, by = replace(candidate.machine, model=model), candidate.config, widening(model)
-    slos = tuple(replace(slo, limit=slo.limit / by.of(slo.metric)) for slo in runner.question.slos)
+    machine, config = replace(candidate.machine, model=model), candidate.config
     steady = steady_state(model, runner.traffic, config.max_num_seqs, config.max_num_batched_tokens or 2048)
-    return steady.requests_per_s * _expected_share(machine, config, runner.traffic, slos)
+    return steady.requests_per_s * _expected_share(machine, config, runner.traffic, runner.question.slos)

@@ -119,7 +119,7 @@
   function basis({ layout, each }) {
     const runs = layout.runs, upper = runs.findIndex((run) => run.rate >= each * NEARLY);
     const beside = upper > 0 ? `Interpolated between the runs at ${number(runs[upper - 1].rate)} and ${number(runs[upper].rate)} requests/s of a replica` : `Of the run at ${number(runs[Math.max(0, upper)].rate)} requests/s of a replica`;
-    const interval = runs[0].low.ttft ? "; below each value with all that is uncertain of steps and latencies at its fast and at its slow end" : "; without an interval, which --fast leaves out";
+    const interval = runs[0].low.ttft ? "; below each value with all that is uncertain of step times at its fast and at its slow end" : "; without an interval, which --fast leaves out";
     return `${beside}${interval}. p99 rests on ${nearest(layout, each).requests.toLocaleString("en")} requests.`;
   }
 
