@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from inflight.cli import call
-
 from .conftest import Server
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -168,24 +166,16 @@ def test_a_prefill_server_that_is_killed_costs_computing_alone(servers: tuple[Se
     assert cached == 0 and tokens == expected
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_roles_say_what_they_need(folder: Path) -> None:
+    for arguments, says in (
         (("--role", "prefill"), "--kv-peer-secret-file"),
         (("--role", "decode", "--kv-transfer-port", "1"), "no effect with --role decode"),
         (("--role", "prefill", "--kv-transfer-host", "0.0.0.0"), "which is no address of one machine"),
-    ],
-)
-def test_roles_say_what_they_need(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
-) -> None:
-    monkeypatch.setenv("INFLIGHT_KV_PEER_SECRET", "")
-    assert call(["serve", "--port", "0", *arguments]) != 0
-    assert says in capfd.readouterr().err
-
-
-def test_a_role_needs_the_prefix_cache(folder: Path) -> None:
-    secret = secret_file(folder, "ours", "a secret of many bytes")
-    server = Server("--role", "both", "--no-prefix-caching", *secret)
-    assert server.process.wait(60) != 0
-    assert server.settled(lambda: "prefix cache" in "".join(server.log)), "".join(server.log)
+        (
+            ("--role", "both", "--no-prefix-caching", *secret_file(folder, "ours", "a secret of many bytes")),
+            "prefix cache",
+        ),
+    ):
+        server = Server(*arguments, env={"INFLIGHT_KV_PEER_SECRET": ""} if "--kv-peer" in says else None)
+        assert server.process.wait(60) != 0
+        assert server.settled(lambda server=server, says=says: says in "".join(server.log)), "".join(server.log)  # type: ignore[misc]
