@@ -29,6 +29,7 @@ class Demo:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
         assert self.process.stdout is not None
         first = self.process.stdout.readline()
@@ -80,7 +81,7 @@ def test_ctrl_c_ends_it_with_a_summary() -> None:
     deadline = time.monotonic() + 60
     while demo.metric("inflight_sequences_running", lane="batch") < 3 and time.monotonic() < deadline:
         time.sleep(0.3)
-    demo.process.send_signal(signal.SIGINT)
+    os.killpg(demo.process.pid, signal.SIGINT)  # as a terminal does: to all of its processes
     out = demo.process.communicate(timeout=120)[0]
     assert demo.process.returncode == 0 and "Traceback" not in out, out
     assert "output tokens/s" in out and SEEN.search(out), out

@@ -159,7 +159,8 @@ def on_interrupt(handler: Callable[[int, FrameType | None], None] | signal.Handl
 
 
 def _main(pipe: Connection, shard: Shard, target: Target, bodies: Bodies) -> None:
-    """Run one process."""
+    """Run one process. A terminal's Ctrl-C reaches it, too, but its parent says when it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _lift_file_limit()
     try:
         sender = Sender(shard, target, bodies)
