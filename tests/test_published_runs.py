@@ -113,7 +113,7 @@ class Seen:
 
 
 def test_limits_where_a_source_names_none_are_the_engine_s_own() -> None:
-    """Of vLLM's and SGLang's servers by the GPU's memory, of trtllm-bench by the data set: 70B in fp8 on an H200 leaves
+    """Follow the GPU's memory in vLLM and SGLang, and the data set in trtllm-bench: 70B in fp8 on an H200 leaves
     67 GB, 0.95 of which holds the 1,000 + 1,000 tokens of 193 sequences, in whole steps of 32."""
     assert default_limits("vllm", find_gpu("a100-80")) == (256, 2048) == default_limits("vllm", find_gpu("l40s"))
     assert default_limits("vllm", find_gpu("h100")) == (1024, 8192)

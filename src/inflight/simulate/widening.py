@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from inflight.metrics.observation import LatencyMetric, Observation
+from inflight.metrics.observation import Observation
 from inflight.simulate.efficiency import LATENCIES, latency_spread, spread
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.steps import StepModel
@@ -21,12 +21,6 @@ class Widening:
 
     def __bool__(self) -> bool:
         return self != UNCHANGED
-
-    def of(self, metric: LatencyMetric) -> float:
-        """Return the factor on a latency: on E2E, which has parts of both, the one that is nearer to 1."""
-        if metric == "ttft":
-            return self.ttft
-        return min(self.ttft, self.tpot, key=lambda one: abs(one - 1)) if metric == "e2e" else self.tpot
 
     def of_observation(self, one: Observation) -> Observation:
         """Return an observation whose first token comes later by the factor on TTFT, and each gap after it by that on
