@@ -49,6 +49,10 @@ class SingleRequests:
         """Return the requests that figures are taken from."""
         return most
 
+    def max_rate(self, e2e: float) -> float:
+        """Return the highest requests/s of a workload that is drawn: any."""
+        return math.inf
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn(SingleRequests):
@@ -83,9 +87,6 @@ class Drawn(SingleRequests):
 
     @property
     def max_requests(self) -> float:
-        return math.inf
-
-    def max_rate(self, e2e: float) -> float:
         return math.inf
 
     def check_lengths(self) -> None:
@@ -160,9 +161,6 @@ class Traced(SingleRequests):
     @property
     def max_requests(self) -> float:
         return len(self.trace.entries)
-
-    def max_rate(self, e2e: float) -> float:
-        return math.inf
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
         """Take requests for one replica from the trace; raise WorkloadError for a rate that is not above 0."""
