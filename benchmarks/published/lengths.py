@@ -12,7 +12,9 @@ _SHAREGPT = (
     (4, 7, 10, 12, 16, 20, 27, 35, 48, 71, 106, 157, 216, 275, 329, 382, 448, 523, 635, 779, 1023),
     (4, 8, 11, 15, 21, 28, 38, 55, 79, 108, 143, 184, 224, 260, 297, 334, 381, 437, 525, 685, 1500),
 )
-_RANGE = 0.8  # of "uniform": lengths are drawn evenly from so many of the longest to the longest
+# Lengths are drawn evenly from so many of the longest to the longest: "uniform" is InferenceMAX's, "random" that of
+# SGLang's bench_serving.
+_SHORTEST = {"uniform": 0.8, "random": 0.0}
 _CORRELATION = -0.45  # of the two, in normal scores
 
 
@@ -22,10 +24,10 @@ def lengths_of(dataset: str, prompt: int, output: int, requests: int) -> list[tu
     if not dataset:
         return [(prompt, output)] * requests
     draws, normal = random.Random(0), NormalDist()
-    if dataset == "uniform":
-        return [(_evenly(draws, prompt), _evenly(draws, output)) for _ in range(requests)]
+    if (shortest := _SHORTEST.get(dataset)) is not None:
+        return [(_evenly(draws, prompt, shortest), _evenly(draws, output, shortest)) for _ in range(requests)]
     if dataset != "sharegpt":
-        raise ValueError(f"The dataset {dataset!r} is not known; known are sharegpt and uniform.")
+        raise ValueError(f"The dataset {dataset!r} is not known; known are sharegpt, {' and '.join(_SHORTEST)}.")
     pairs = []
     for _ in range(requests):
         first = draws.gauss(0, 1)
@@ -36,9 +38,9 @@ def lengths_of(dataset: str, prompt: int, output: int, requests: int) -> list[tu
     return [(max(1, round(one * by_prompt)), max(1, round(two * by_output))) for one, two in pairs]
 
 
-def _evenly(draws: random.Random, mean: int) -> int:
-    longest = 2 * mean / (1 + _RANGE)
-    return max(1, round(draws.uniform(_RANGE * longest, longest)))
+def _evenly(draws: random.Random, mean: int, shortest: float) -> int:
+    longest = 2 * mean / (1 + shortest)
+    return max(1, round(draws.uniform(shortest * longest, longest)))
 
 
 def _quantile(table: Sequence[float], share: float) -> float:
