@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 import statistics
 from dataclasses import replace
 
@@ -65,6 +67,9 @@ def test_lengths_of_a_dataset_have_the_published_means_and_its_spread() -> None:
     pairs = lengths_of("uniform", 900, 90, 1000)
     assert statistics.fmean(prompt for prompt, _ in pairs) == pytest.approx(900, rel=0.01)
     assert {min(pairs)[0], max(pairs)[0]} <= set(range(799, 1002)) and min(output for _, output in pairs) * 10 > 799
+    pairs = lengths_of("random", 500, 50, 1000)
+    assert statistics.fmean(prompt for prompt, _ in pairs) == pytest.approx(500, rel=0.05)
+    assert min(pairs)[0] < 20 and 980 < max(pairs)[0] <= 1000, "evenly from one to twice the mean"
     with pytest.raises(ValueError, match="'alpaca' is not known"):
         lengths_of("alpaca", 1, 1, 1)
 
@@ -150,12 +155,20 @@ def test_groups_have_the_errors_of_each_engine_gpu_and_kind_of_model() -> None:
 
 
 def test_an_interval_leaves_out_tails_in_which_each_source_counts_alike() -> None:
-    many = [("large", 1 + number / 100) for number in range(100)]
-    few = [("small", 0.5), ("small", 3.0)]
-    assert interval(many, 0.1) == pytest.approx((1.1, 1.89), abs=0.02)
-    assert interval(many + few, 0.1) == (0.5, 3.0), "two runs of a source weigh as much as a hundred of another"
-    assert interval(many + few, 0.3) == pytest.approx((1.1, 1.89), abs=0.02)
-    assert interval(many, 0.0) == pytest.approx((1.0, 1.99))
+    many = [("large", math.exp(number / 100)) for number in range(100)]
+    few = [("small", math.exp(-1.0)), ("small", math.exp(2.0))]
+    assert interval(many, 0.25) == pytest.approx((1.0, math.exp(0.99)), rel=0.01), "of one source half is unknown"
+    assert interval(many + few, 0.25) == pytest.approx((math.exp(-1.0), math.exp(2.0)), rel=0.05)
+    assert interval(many + few, 0.4)[1] < math.exp(0.99), "two runs of a source weigh as much as a hundred of another"
+
+
+def test_an_interval_holds_as_many_runs_of_other_sources_as_it_is_meant_to() -> None:
+    """Of thirteen sources with a run each, in the mean over many draws; their own quantiles would hold fewer."""
+    draws, held = random.Random(0), 0
+    for _ in range(4000):
+        low, high = interval([(str(number), math.exp(draws.gauss(0, 1))) for number in range(13)])
+        held += low < math.exp(draws.gauss(0, 1)) < high
+    assert held / 4000 == pytest.approx(0.8, abs=0.02)
 
 
 def test_errors_are_of_runs_that_have_the_figure() -> None:

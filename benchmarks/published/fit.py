@@ -34,8 +34,8 @@ Key = tuple[str, str]  # table, parameter
 _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("a100", "linear-compute"): (0.71, 0.04),
     ("a100", "linear-memory"): (0.8, 0.04),
-    ("a100", "expert-compute"): (0.43, 0.12),
-    ("a100", "expert-widened"): (1.15, 0.15),
+    ("a100", "expert-compute"): (0.535, 0.04),
+    ("a100", "expert-widened"): (0.95, 0.2),
     ("a100", "sinks"): (0.3, 0.5),
     ("a100", "prefill-compute"): (0.5, 0.15),
     ("a100", "decode-memory"): (0.7, 0.1),
@@ -47,6 +47,18 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("h100", "expert-widened"): (0.77, 0.2),
     ("h100", "prefill-compute"): (0.61, 0.12),
     ("h100", "decode-memory"): (0.9, 0.08),
+    ("b200", "linear-compute"): (0.65, 0.15),
+    ("b200", "linear-memory"): (0.8, 0.1),
+    ("b200", "expert-compute"): (0.5, 0.15),
+    ("b200", "expert-memory"): (1.2, 0.12),
+    ("b200", "expert-fp8"): (0.42, 0.15),
+    ("b200", "expert-fp4"): (0.85, 0.2),
+    ("b200", "prefill-compute"): (0.43, 0.12),
+    ("b200", "decode-memory"): (0.92, 0.1),
+    ("b200", "layer-launch"): (31e-6, 0.3),
+    ("b200", "expert-launch"): (48e-6, 0.4),
+    ("b200", "expert-fp8-launch"): (30e-6, 0.4),
+    ("b200", "expert-fp4-launch"): (20e-6, 0.4),
     ("else", "fp8-compute"): (0.88, 0.1),
     ("else", "fp8-launch"): (25e-6, 0.3),
     ("else", "widened-compute"): (0.8, 0.2),
@@ -54,10 +66,12 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("else", "mixed-decode"): (0.7, 0.3),
     ("else", "all-reduce"): (1, 0.1),
     ("else", "expert-launch"): (40e-6, 0.3),
+    ("else", "expert-fp8-launch"): (40e-6, 0.5),
     ("vllm-sync", "step"): (0.00067, 0.7),
     ("vllm-sync", "row"): (1.67e-05, 0.5),
     ("vllm-sync", "kernels"): (1, 0.03),
     ("vllm", "step"): (0.0003, 0.7),
+    ("vllm", "row"): (1.67e-05, 0.5),
     ("vllm", "kernels"): (1, 0.03),
     ("l40s", "linear-compute"): (0.52, 0.15),
     ("l40s", "expert-compute"): (0.7, 0.15),
@@ -65,20 +79,24 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("mi300x", "linear-memory"): (0.7, 0.2),
     ("mi300x", "decode-memory"): (0.6, 0.2),
     ("mi300x", "layer-launch"): (40e-6, 0.5),
+    ("mi300x", "prefill-compute"): (0.22, 0.2),
     ("mi300x", "expert-compute"): (0.4, 0.4),
     ("mi300x", "expert-memory"): (1.05, 0.3),
     ("mi300x", "expert-launch"): (40e-6, 0.7),
+    ("mi300x", "expert-fp8-launch"): (40e-6, 0.7),
     ("mi355x", "layer-launch"): (40e-6, 0.5),
     ("mi355x", "expert-compute"): (0.4, 0.4),
     ("mi355x", "expert-memory"): (1.05, 0.3),
-    ("mi355x", "expert-launch"): (40e-6, 0.7),
+    ("mi355x", "expert-fp8-launch"): (40e-6, 0.7),
     ("else", "latent-launch"): (25e-6, 0.7),
     ("else", "recurrent-compute"): (0.12, 0.7),
     ("else", "recurrent-memory"): (0.7, 0.4),
     ("sglang", "step"): (0.0003, 0.7),
+    ("sglang", "row"): (1.5e-05, 0.5),
     ("sglang", "kernels"): (1, 0.05),
     ("sglang", "prompt-layer"): (0.7e-3, 0.5),  # as this engine's own on an H200: prompts are no graph, nor compiled
-    ("tensorrt-llm", "step"): (0.0005, 0.7),
+    ("tensorrt-llm", "step"): (0.0005, 0.4),
+    ("tensorrt-llm", "row"): (3e-05, 0.3),
     ("tensorrt-llm", "kernels"): (0.95, 0.1),
     ("tensorrt-llm", "all-reduce"): (0.8, 0.4),
     ("tensorrt-llm", "experts-fp8"): (1.7, 0.1),
@@ -276,10 +294,7 @@ def spreads(
             found[kind if figure == FIGURES[0] else figure.removesuffix("_ms")].append((source, ratio))
         if kind != "unmeasured":
             found["unmeasured"].append((source, math.exp(-work.error(_of_all_gpus(parameters)))))
-    ends = {}
-    for kind, of_kind in found.items():
-        sources = len({source for source, _ in of_kind})
-        ends[kind] = interval(of_kind, max(0.0, 0.1 - 0.9 / sources))
+    ends = {kind: interval(of_kind) for kind, of_kind in found.items()}
     lows, highs = zip(*(ends[kind] for kind in ("dense", "experts", "unmeasured") if kind in ends), strict=True)
     return {**ends, "unmeasured": (min(lows), max(highs))}
 
@@ -305,20 +320,17 @@ def _ratios(work: Work, parameters: Mapping[Key, float]) -> dict[str, float]:
     return found
 
 
-def interval(ratios: Sequence[tuple[str, float]], tail: float) -> tuple[float, float]:
-    """Return the ends that leave this share of the ratios out on either side, all sources with the same weight. It is
-    less than a tenth where sources are few: their own quantile varies (Barber et al., jackknife+, 2021)."""
+def interval(ratios: Sequence[tuple[str, float]], tail: float = 0.1) -> tuple[float, float]:
+    """Return the ends that leave this share of runs of another source out on either side, all sources with the same
+    weight. Another one falls between any two neighbours of n, or beyond them, with a probability of 1 / (n + 1) each
+    (conformal prediction, Vovk et al., 2005), so that a value with the weight of c sources below it is the quantile
+    (c + 1/2) / (n + 1); those between two are in a line, in logarithms."""
     of_source = Counter(source for source, _ in ratios)
-    weighted = sorted((ratio, 1 / of_source[source] / len(of_source)) for source, ratio in ratios)
-    ends = []
-    for ordered in (weighted, weighted[::-1]):
-        passed = 0.0
-        for ratio, weight in ordered:
-            passed += weight
-            if passed > tail:
-                ends.append(ratio)
-                break
-    return ends[0], ends[1]
+    ordered = sorted((ratio, 1 / of_source[source]) for source, ratio in ratios)
+    logs, weights = np.log([ratio for ratio, _ in ordered]), np.array([weight for _, weight in ordered])
+    shares = (np.cumsum(weights) - weights / 2 + 0.5) / (len(of_source) + 1)
+    low, high = np.exp(np.interp([tail, 1 - tail], shares, logs))
+    return float(low), float(high)
 
 
 def main() -> None:

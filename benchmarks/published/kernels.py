@@ -27,6 +27,9 @@ _GPUS = {
     "b200_sxm": (2250e12, 4500e12, 7.7e12),
 }
 _BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "w4a16_mxfp4": 0.53, "int4_wo": 0.56}
+# Number and width of experts of which vLLM has a configuration of its kernel for an A100-SXM4-80GB (its folder
+# fused_moe/configs); all others have one of small tiles
+_TUNED = {"a100_sxm": {(8, 1792), (8, 2048), (8, 3584), (8, 4096), (8, 7168), (128, 192)}}
 _LATER = ("0.31", "0.5.20", "rc23", "dev")  # versions with few timings
 _SAMPLE = 3000  # timings that a fit takes
 Limits = Mapping[str, tuple[float, float, float]]  # by parameter: beginning, least, most
@@ -85,7 +88,7 @@ def _windowed(seen: Any, window: Any) -> Any:
     return numpy.where(window > 0, numpy.minimum(seen, window), seen)
 
 
-def experts(gpu: str, precision: str, table: Any) -> str:
+def experts(gpu: str, precision: str, tuned: bool, table: Any) -> str:
     """Mixtures: the touched experts are read, then computed, at half of the rate with 12 tokens or `width` wide."""
     skewed = table[table.distribution == "power_law_1.2"]
     table = skewed if len(skewed) else table
@@ -100,7 +103,7 @@ def experts(gpu: str, precision: str, table: Any) -> str:
     def model(of: Sequence[Any]) -> Any:
         return of[0] + read / of[1] + flops * (1 + of[3] / width) / of[2] + moved
 
-    return fit(f"{gpu} experts {precision}", _EXPERTS, times, model)
+    return fit(f"{gpu} {'' if tuned else 'untuned '}experts {precision}", _EXPERTS, times, model)
 
 
 def matrices(gpu: str, precision: str, table: Any) -> str:
@@ -135,15 +138,21 @@ def lines(folder: Path, gpu: str, engine: str) -> list[str]:
             table = table[(table.kv_cache_dtype == "bfloat16") & table.head_dim.isin([64, 128])]
             found.append(of(gpu, table))
     if (table := tables(folder, gpu, "moe", engine, "moe_perf")) is not None:
-        table = table[
-            (table.moe_ep_size == 1) & (table.inter_size / table.moe_tp_size >= 96) & (table.num_experts >= 8)
-        ]
-        groups = table.groupby(["moe_dtype", "kernel_source"])
-        found += [experts(gpu, key[0], some) for key, some in groups if key[0] in _BYTES and len(some) > 40]
+        width = table.inter_size // table.moe_tp_size  # of others than multiples of 16 Triton loads numbers one by one
+        table = table.assign(tuned=_is_tuned(gpu, engine, table.num_experts, width))
+        table = table[(table.moe_ep_size == 1) & (width >= 96) & (width % 16 == 0) & (table.num_experts >= 8)]
+        groups = table.groupby(["moe_dtype", "kernel_source", "tuned"])
+        found += [experts(gpu, key[0], key[2], some) for key, some in groups if key[0] in _BYTES and len(some) > 40]
     if (table := tables(folder, gpu, "gemm", engine, "gemm_perf")) is not None:
         groups = table.groupby("gemm_dtype")
         found += [matrices(gpu, precision, some) for precision, some in groups if precision in _BYTES]
     return found
+
+
+def _is_tuned(gpu: str, engine: str, counts: Any, widths: Any) -> list[bool]:
+    """Return for each number and width of experts whether their kernel is tuned."""
+    tuned = _TUNED.get(gpu) if engine == "vllm" else None
+    return [tuned is None or pair in tuned for pair in zip(counts, widths, strict=True)]
 
 
 def main() -> None:

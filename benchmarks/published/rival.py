@@ -24,6 +24,7 @@ SECONDS = 300  # limit for one run
 _MODELS = {
     "qwen3-8b": "Qwen/Qwen3-8B",
     "qwen3-32b": "Qwen/Qwen3-32B",
+    "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
     "qwen3-235b-a22b": "Qwen/Qwen3-235B-A22B",
     "qwen3.5-35b-a3b": "Qwen/Qwen3.5-35B-A3B",
     "gpt-oss-20b": "openai/gpt-oss-20b",
@@ -36,7 +37,16 @@ _MODELS = {
     "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
     "mixtral-8x22b": "mistralai/Mixtral-8x22B-v0.1",
 }
-_GPUS = {"a100-80": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm", "l40s": "l40s"}
+_GPUS = {
+    "a100-80": "a100_sxm",
+    "h100": "h100_sxm",
+    "h200": "h200_sxm",
+    "b200": "b200_sxm",
+    "gb200": "gb200",
+    "gb300": "gb300",
+    "l40s": "l40s",
+    "rtx-pro-6000": "rtx_pro_6000_server",
+}
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 
 
@@ -128,6 +138,8 @@ def _config(measurement: Measurement, folder: Path) -> dict[str, Any]:
         engine |= {"gemm_quant_mode": "fp8_block" if "qwen3" in measurement.model else "fp8"}
         if moe:
             engine |= {"moe_quant_mode": "fp8_block"}
+    if measurement.weights == "nvfp4":
+        engine |= {"gemm_quant_mode": "nvfp4"} | ({"moe_quant_mode": "nvfp4"} if moe else {})
     if measurement.kv == "fp8":
         engine |= {"kvcache_quant_mode": "fp8"}
     streams = measurement.requests if measurement.concurrency == ALL_AT_ONCE else measurement.concurrency

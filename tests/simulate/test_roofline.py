@@ -153,8 +153,8 @@ def test_the_source_of_the_shares_is_named(gpu: str, source: str) -> None:
 def test_an_overlapped_host_takes_the_longer_of_the_two() -> None:
     """A host that is slower than the GPU sets the pace alone; one that is quicker adds what passes between steps."""
     engine = engine_costs("vllm")
-    slow, quick = replace(engine, step=0.5, row=0.001), replace(engine, step=1e-4, row=0.0)
-    assert model(engine=slow).seconds(DECODES) == pytest.approx(0.5 + 0.001 * DECODES.rows)
+    slow, quick = replace(engine, step=0.5, row=0.01), replace(engine, step=1e-4, row=0.0)
+    assert model(engine=slow).seconds(DECODES) == pytest.approx(0.5 + 0.01 * DECODES.rows)
     without = model(engine=replace(quick, step=0.0)).seconds(DECODES)
     assert model(engine=quick).seconds(DECODES) == pytest.approx(without + 1e-4)
 
@@ -234,11 +234,52 @@ def test_tiny_experts_and_few_tokens_an_expert_compute_slowly() -> None:
         assert layer * 1e3 == pytest.approx(milliseconds, rel=0.4), tokens
 
 
+def expert_seconds(shape: str, gpu: str, degree: int, engine: str, **more: object) -> float:
+    roofline = Roofline(published(shape), find_gpu(gpu), degree, engine=engine_costs(engine), **more)  # type: ignore[arg-type]
+    return roofline._experts(8192, roofline._weights.experts[0]).seconds
+
+
+def test_experts_in_bf16_are_slower_where_the_engine_has_no_configuration_of_their_kernel() -> None:
+    """On an A100 vLLM has one of Mixtral's experts under four GPUs, and none of GLM-4.5-Air's; TensorRT-LLM tries."""
+    assert expert_seconds("glm-4.5-air", "a100-80", 4, "vllm") > 1.2 * expert_seconds(
+        "glm-4.5-air", "a100-80", 4, "tensorrt-llm"
+    )
+    assert expert_seconds("mixtral-8x7b", "a100-80", 4, "vllm") == expert_seconds(
+        "mixtral-8x7b", "a100-80", 4, "tensorrt-llm"
+    )
+    assert expert_seconds("qwen3-235b-a22b", "a100-80", 8, "vllm") < expert_seconds(
+        "qwen3-235b-a22b", "a100-80", 8, "sglang"
+    )
+    fewer_bits = [expert_seconds("glm-4.5-air", "a100-80", 4, one, weights="int4") for one in ("vllm", "tensorrt-llm")]
+    assert fewer_bits[0] == fewer_bits[1], "other kernels widen weights"
+
+
+def test_layers_with_experts_have_a_launch_of_their_precision() -> None:
+    shares = replace(efficiencies("b200"), expert_launch=1.0, expert_fp8_launch=2.0, expert_fp4_launch=3.0)
+    for weights, seconds in (("bf16", 1.0), ("fp8", 2.0), ("nvfp4", 3.0), ("mxfp4", 3.0), ("int4", 1.0)):
+        roofline = Roofline(published("qwen3-235b-a22b"), find_gpu("b200"), 8, weights=weights, shares=shares)  # type: ignore[arg-type]
+        assert part(DECODES, "launch", roofline) == pytest.approx(94 * seconds, rel=0.01), weights
+
+
+def test_other_engines_have_checkpoints_of_four_bits_with_fewer_bytes() -> None:
+    """AWQ's and GPTQ's groups of 128 take 0.52 bytes a weight, this engine's of 32 0.625 and values a byte."""
+    own, others = (engine_costs(name).packing("int4") for name in ("inflight", "vllm"))
+    assert own.matrix == 0.625 and own.values == 1.0625
+    assert others.matrix == 0.52 and others.values is None
+    assert engine_costs("vllm").packing("fp8") == engine_costs("inflight").packing("fp8")
+    alone = structs.replace(DECODES, tokens=1, rows=1, samples=1)
+    own_steps, other_steps = (
+        part(alone, "linear", model(weights="int4", engine=replace(engine_costs(name), kernels=1.0)))
+        for name in ("inflight", "vllm")
+    )
+    assert 0.8 < other_steps / own_steps < 0.9
+
+
 def test_a_gpu_without_published_runs_has_the_widest_interval() -> None:
     def width(gpu: str) -> float:
         return spread(gpu, True, "low") / spread(gpu, True, "high")
 
-    assert width("b200") == width("mi300x") >= width("h200") == width("a100-80")
+    assert width("l40s") == width("rtx-5090") >= width("h200") == width("a100-80") == width("b200")
 
 
 def test_layers_with_a_window_stop_growing_with_the_context() -> None:

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from inflight.core.types.kv_blocks import default_checkpoints
 from inflight.core.types.sampling import DEFAULT_RANK
-from inflight.models.arithmetic import adapter_parameters, step_weight_bytes, table_parameters, weight_bytes
+from inflight.models.arithmetic import (
+    Packing,
+    adapter_parameters,
+    step_weight_bytes,
+    table_parameters,
+    weight_bytes,
+)
 from inflight.models.known import read_model
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import LayerSpec, ModelSpec
@@ -143,6 +149,7 @@ def max_concurrent_sequences(
     block_size: int = 16,
     max_loras: int = 0,
     max_lora_rank: int = DEFAULT_RANK,
+    packed: Packing | None = None,
 ) -> MemoryBudget:
     """Return how many sequences of a length have their keys and values in one replica's memory at once.
 
@@ -163,6 +170,7 @@ def max_concurrent_sequences(
     states are those of these layers; tokens of a step and sequences are divided among DP groups, tokens among PP
     batches, too.
 
+    packed: bytes of the weights; None: of `weights` as this engine packs them.
     model, gpu: objects, or names as `read_model` and `find_gpu` take them. Errors as there and in `estimate_kv_cache`.
     """
     spec = read_model(model) if isinstance(model, str) else model
@@ -171,7 +179,8 @@ def max_concurrent_sequences(
         raise ValueError(f"A sequence of {tokens_per_sequence:g} tokens; give at least 1.")
     one = as_parallelism(tensor_parallel)
     check_parallelism(spec, one)
-    of_weights, stage = _weight_bytes(spec, one, weights), largest_stage(spec, one)
+    packed = packed or packing(weights, next(mixtures_of(spec), None) is not None)
+    of_weights, stage = _weight_bytes(spec, one, packed), largest_stage(spec, one)
     rows = math.ceil(max_num_seqs / one.data_attention)
     activations = _activation_bytes(spec, one, math.ceil(max_num_batched_tokens / one.batches), rows)
     states = rows * (state := stage * state_bytes(spec) / one.tensor)
@@ -205,11 +214,10 @@ def _block_bytes(spec: ModelSpec, one: Parallelism, kv: Precision, blocks: int, 
     return largest_stage(spec, one) * ITEM_BYTES[kv] * elements / blocks
 
 
-def _weight_bytes(spec: ModelSpec, one: Parallelism, weights: Precision) -> float:
+def _weight_bytes(spec: ModelSpec, one: Parallelism, packed: Packing) -> float:
     """Return the bytes of weights on a GPU of the largest stage. A pipeline's first stage has the input table and its
     last the output projection; the larger one is counted. Tensor parallelism does not divide all matrices
     (`replicated_elements`)."""
-    packed = packing(weights, next(mixtures_of(spec), None) is not None)
     every = step_weight_bytes(spec, packed)
     experts = every - step_weight_bytes(spec, packed, 0.0)
     head = 0.0 if spec.head is None else table_parameters(spec) * packed.head

@@ -61,6 +61,7 @@ def _on_memory(question: Question, traffic: Traffic, candidate: Candidate) -> It
             max_num_batched_tokens=budget,
             max_num_seqs=rows or DEFAULT_ROWS,
             block_size=machine.block_size,
+            packed=model.packing,
         )
         yield sentence("wide_steps", budget=budget, usual=widest, wider=wider, memory=memory, unit=machine.unit)
     if (fewer := _with_fewer_bits(machine, traffic)) is not None:

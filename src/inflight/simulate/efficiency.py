@@ -31,7 +31,9 @@ class Efficiencies:
     expert_memory: float
     expert_width: float
     expert_tokens: float
+    expert_untuned: float
     expert_fp8: float
+    expert_fp4: float
     expert_widened: float
     prefill_compute: float
     prefill_tile: float
@@ -43,6 +45,8 @@ class Efficiencies:
     all_reduce: float
     layer_launch: float
     expert_launch: float
+    expert_fp8_launch: float
+    expert_fp4_launch: float
     latent_launch: float
     recurrent_compute: float
     recurrent_memory: float

@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from inflight.counted import did_you_mean
+from inflight.models.arithmetic import Packing
+from inflight.simulate.hardware import Precision, packing
 
 OWN = "inflight"
 HARMONY = "gpt_oss"  # the family whose prompts are rendered without a template
@@ -40,6 +44,9 @@ class EngineCosts:
     graph_tokens: int
     graph_step: int = 1
     graph_sizes: tuple[int, ...] = ()
+    tuned_experts: tuple[str, ...] | None = None
+    int4_bytes: float = 0.0
+    int8_bytes: float = 0.0
     source: str = ""
     name: str = ""
 
@@ -67,6 +74,21 @@ class EngineCosts:
         if rows > self.graph_tokens or self.graph_step == 1:
             return rows
         return 1 << (rows - 1).bit_length() if rows <= 8 else -(-rows // self.graph_step) * self.graph_step
+
+    def packing(self, precision: Precision, mixture: bool = False) -> Packing:
+        """Return the bytes of a model's weights as the engine packs them: this engine's own, or those of checkpoints in
+        AWQ, GPTQ or with a factor for each output. mixture: whether the model has experts."""
+        own = packing(precision, mixture)
+        given = {"int4": self.int4_bytes, "int8": self.int8_bytes}.get(precision)
+        return structs.replace(own, matrix=given, matrix_scale=0, values=None) if given else own
+
+    def tunes_experts(self, gpu: str, experts: float, width: float) -> bool:
+        """Return whether the kernel of so many experts of this width in bf16 is tuned for a GPU.
+
+        Args:
+            gpu: As efficiency.toml names it.
+        """
+        return self.tuned_experts is None or f"{gpu} {experts:g}x{width:g}" in self.tuned_experts
 
     def of_model(self, family: str) -> EngineCosts:
         """Return the costs with those of the model's own template, where the engine has a quicker one."""

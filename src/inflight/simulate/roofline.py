@@ -27,6 +27,7 @@ from inflight.simulate.efficiency import (
     Efficiencies,
     efficiencies,
     is_estimated,
+    measured_family,
     reading_factor,
     saturation,
     shard_share,
@@ -34,7 +35,7 @@ from inflight.simulate.efficiency import (
     token_share,
 )
 from inflight.simulate.engine_costs import EngineCosts, engine_costs
-from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, packing
+from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision
 from inflight.simulate.parallelism import Parallelism, as_parallelism, check_parallelism, uneven_stages
 from inflight.simulate.shards import ExpertShard, busiest_batch, cache_shards, linear_shard
 
@@ -90,8 +91,8 @@ class Roofline:
         self._shares = efficiencies(gpu.kernels) if shares is None else shares
         self._engine = engine_costs() if engine is None else engine
         self._weights = linear_shard(spec, self.parallelism)
-        self._packing = packing(weights, bool(self._weights.experts))
-        self._in_eight_bits = self._packing.matrix < ITEM_BYTES["bf16"] and gpu.computes(weights)
+        self.packing = self._engine.packing(weights, bool(self._weights.experts))
+        self._in_eight_bits = self.packing.matrix < ITEM_BYTES["bf16"] and gpu.computes(weights)
         self._layers = len(spec.layers)
         self._latent = sum(isinstance(layer.mixer, LatentAttention) for layer in spec.layers)
         self._factor = spread(gpu.kernels, self.has_experts, case) * uneven_stages(spec, self.parallelism)
@@ -108,7 +109,7 @@ class Roofline:
         self._bf16, self._bandwidth = gpu.flops_per_s("bf16"), gpu.bytes_per_s
         with_experts = sum(one.layers for one in self._weights.experts)
         each = self._shares.layer_launch + self._in_eight_bits * self._shares.fp8_launch
-        more = self._shares.expert_launch * with_experts + self._shares.latent_launch * self._latent
+        more = self._expert_launch * with_experts + self._shares.latent_launch * self._latent
         self._gaps = (each * self._layers + more) * self._engine.kernels  # seconds between a step's kernels
         # What depends on numbers of tokens alone, of which few occur: linear layers, the logits' head, collectives.
         self._by_size: dict[tuple[int, int, float], tuple[Cost, Cost, Cost]] = {}
@@ -182,9 +183,9 @@ class Roofline:
         if not tokens:
             return Cost("linear", 0.0, "bandwidth")
         shares, weights = self._shares, self._weights
-        rate = self._rate(self._packing.matrix, shares.fp8_compute, shares.widened_compute) * shares.linear_compute
+        rate = self._rate(self.packing.matrix, shares.fp8_compute, shares.widened_compute) * shares.linear_compute
         rate *= token_share(tokens) * shard_share(self._dense_shard)
-        read = weights.matrices * self._packing.matrix * reading_factor(tokens)
+        read = weights.matrices * self.packing.matrix * reading_factor(tokens)
         dense = _slower(
             "linear",
             tokens * weights.flops / rate,
@@ -201,16 +202,36 @@ class Roofline:
         tokens that some read while others compute, so that both times are added. tokens: of all GPUs that share the
         experts."""
         touched, shares = experts.mlp.touched_experts(tokens), self._shares
-        item = self._packing.matrix if self._packing.expert is None else self._packing.expert
+        item = self._expert_item
         chosen = tokens * experts.mlp.top_k
-        eight = shares.expert_fp8 * self._engine.experts_fp8
-        rate = self._rate(item, eight, shares.expert_widened) * shares.expert_compute
-        rate *= saturation(chosen / touched, shares.expert_tokens) * saturation(experts.width, shares.expert_width)
+        eight = shares.expert_fp8 * self._engine.experts_fp8 if item >= 1 else shares.expert_fp4
+        rate = self._rate(item, eight, shares.expert_widened) * self._expert_share(item, experts)
+        rate *= saturation(chosen / touched, shares.expert_tokens)
         computed, read = chosen * experts.busiest(tokens, self._engine.expert_skew), touched * experts.max_read(tokens)
         compute = 2 * computed * experts.elements / rate
         moved = EXPERT_PASSES * computed * self.spec.hidden_size * ITEM_BYTES["bf16"] * experts.layers / experts.divided
         memory = (read * experts.elements * item + moved) / (self._bandwidth * shares.expert_memory)
         return Cost("linear", compute + memory, "compute" if compute > memory else "bandwidth")
+
+    @property
+    def _expert_item(self) -> float:
+        """Return the bytes of an element of an expert's matrix."""
+        return self.packing.matrix if self.packing.expert is None else self.packing.expert
+
+    @property
+    def _expert_launch(self) -> float:
+        """Return the seconds more that a layer with experts takes, as their matrices compute."""
+        if self._expert_item == ITEM_BYTES["bf16"] or not self.gpu.computes(self.weights):
+            return self._shares.expert_launch
+        return self._shares.expert_fp8_launch if self._expert_item >= 1 else self._shares.expert_fp4_launch
+
+    def _expert_share(self, item: float, experts: ExpertShard) -> float:
+        """Return the share of the peak that experts of so many bytes an element reach with many tokens each."""
+        share = self._shares.expert_compute * saturation(experts.width, self._shares.expert_width)
+        family, whole = measured_family(self.gpu.kernels), experts.mlp.experts / experts.divided
+        if item != ITEM_BYTES["bf16"] or self._engine.tunes_experts(family or self.gpu.kernels, whole, experts.width):
+            return share
+        return min(share, self._shares.expert_untuned)
 
     def _rate(self, item: float, in_eight_bits: float, widened: float) -> float:
         """Return the operations per second of matrices of so many bytes an element, at the rate of bf16's kernels but
