@@ -52,7 +52,7 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("b200", "expert-compute"): (0.5, 0.15),
     ("b200", "expert-memory"): (1.2, 0.12),
     ("b200", "expert-fp8"): (0.42, 0.15),
-    ("b200", "expert-fp4"): (0.85, 0.2),
+    ("b200", "expert-fp4"): (1.1, 0.15),
     ("b200", "prefill-compute"): (0.43, 0.12),
     ("b200", "decode-memory"): (0.92, 0.1),
     ("b200", "layer-launch"): (31e-6, 0.3),
@@ -96,13 +96,15 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("sglang", "kernels"): (1, 0.05),
     ("sglang", "prompt-layer"): (0.7e-3, 0.5),  # as this engine's own on an H200: prompts are no graph, nor compiled
     ("tensorrt-llm", "step"): (0.0005, 0.4),
-    ("tensorrt-llm", "row"): (3e-05, 0.3),
+    ("tensorrt-llm", "row"): (1.5e-05, 0.5),
     ("tensorrt-llm", "kernels"): (0.95, 0.1),
     ("tensorrt-llm", "all-reduce"): (0.8, 0.4),
     ("tensorrt-llm", "experts-fp8"): (1.7, 0.1),
+    ("tensorrt-llm", "experts-nvfp4"): (0.55, 0.15),
     ("tensorrt-llm", "expert-skew"): (0.2, 0.7),
 }
-_UNBOUNDED = ("all-reduce", "kernels", "expert-memory", "expert-widened", "experts-fp8")  # all others are at most 1
+# All others are at most 1
+_UNBOUNDED = ("all-reduce", "kernels", "expert-memory", "expert-widened", "experts-fp8", "expert-fp4")
 _ROUNDS = 4  # of a closed loop that are simulated; the published time is shared out among all
 _NOISE = 0.10  # of the logarithm of a published time
 _MOVES = 6

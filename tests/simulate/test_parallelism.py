@@ -187,7 +187,7 @@ def test_each_stage_copies_the_blocks_of_its_own_layers() -> None:
 
 
 def test_with_many_sequences_data_parallel_attention_is_faster_and_with_few_tensor_parallelism() -> None:
-    assert seconds(GROUPS, DECODES, "decode attention") < seconds(TENSOR, DECODES, "decode attention") / 3
+    assert seconds(GROUPS, DECODES, "decode attention") < seconds(TENSOR, DECODES, "decode attention") / 2.5
     assert seconds(GROUPS, DECODES) < 0.8 * seconds(TENSOR, DECODES)
     alone = Features(1, 1, 1, 4000, 0.0)
     assert seconds(TENSOR, alone) < seconds(GROUPS, alone)

@@ -34,6 +34,7 @@ class Efficiencies:
     expert_untuned: float
     expert_fp8: float
     expert_fp4: float
+    expert_fp4_width: float
     expert_widened: float
     prefill_compute: float
     prefill_tile: float

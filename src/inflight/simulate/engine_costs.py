@@ -38,6 +38,7 @@ class EngineCosts:
     kernels: float
     all_reduce: float = 1.0
     experts_fp8: float = 1.0
+    experts_nvfp4: float = 1.0
     expert_skew: float = 0.0
     eager_layer: float
     prompt_layer: float | None = None

@@ -204,7 +204,8 @@ class Roofline:
         touched, shares = experts.mlp.touched_experts(tokens), self._shares
         item = self._expert_item
         chosen = tokens * experts.mlp.top_k
-        eight = shares.expert_fp8 * self._engine.experts_fp8 if item >= 1 else shares.expert_fp4
+        four = shares.expert_fp4 * (self._engine.experts_nvfp4 if self.weights == "nvfp4" else 1.0)
+        eight = shares.expert_fp8 * self._engine.experts_fp8 if item >= 1 else four
         rate = self._rate(item, eight, shares.expert_widened) * self._expert_share(item, experts)
         rate *= saturation(chosen / touched, shares.expert_tokens)
         computed, read = chosen * experts.busiest(tokens, self._engine.expert_skew), touched * experts.max_read(tokens)
@@ -227,7 +228,9 @@ class Roofline:
 
     def _expert_share(self, item: float, experts: ExpertShard) -> float:
         """Return the share of the peak that experts of so many bytes an element reach with many tokens each."""
-        share = self._shares.expert_compute * saturation(experts.width, self._shares.expert_width)
+        in_four = item < 1 and self.gpu.computes(self.weights)
+        half = self._shares.expert_fp4_width if in_four else self._shares.expert_width
+        share = self._shares.expert_compute * saturation(experts.width, half)
         family, whole = measured_family(self.gpu.kernels), experts.mlp.experts / experts.divided
         if item != ITEM_BYTES["bf16"] or self._engine.tunes_experts(family or self.gpu.kernels, whole, experts.width):
             return share
