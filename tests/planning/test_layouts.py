@@ -18,7 +18,7 @@ from inflight.planning.layouts import (
     LayoutNeed,
     LayoutOutlook,
     colocated,
-    confirmed,
+    confirmed_need,
     disaggregated,
     layout_need,
     layout_needs,
@@ -180,9 +180,25 @@ def test_a_layouts_rate_meets_the_slos_with_the_planned_seed_too(
         return replace(like, rate=rate, values={slo: 1.0 if rate <= highest else 4.0})
 
     monkeypatch.setattr(TrialRunner, "run", run)
-    found = confirmed(one, LayoutNeed(colocated(one, best)[1], replace(like, rate=6.0), None))
+    found = confirmed_need(one, LayoutNeed(colocated(one, best)[1], replace(like, rate=6.0), None))
     assert found.rate == pytest.approx(confirms) and seeds == {2}
     assert (found.missed is None) == (highest > 6.0)
+
+
+def test_a_layouts_confirmation_runs_on_until_its_slos_are_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the planned load itself does: a p99 that few requests keep is not decided."""
+    one = runner(drawn(50.0), "ttft=3000(p99)", requests=None)
+    slo, best = one.question.slos[0], candidate_for(one.question, one.traffic, one.question.machines[0], Overrides())
+    few = try_out(best.machine, best.config, one.question.demand.workload(1.0, 60, 0), one.question.slos)
+    ran_on: list[bool] = []
+
+    def run(self: TrialRunner, candidate: Candidate, rate: float, *, decides: bool = False, **more: Any) -> Trial:
+        ran_on.append(decides)
+        return replace(few, rate=rate, values={slo: 4.0 if decides and rate > 5.8 else 1.0})
+
+    monkeypatch.setattr(TrialRunner, "run", run)
+    found = confirmed_need(one, LayoutNeed(colocated(one, best)[1], replace(few, rate=6.0), None))
+    assert ran_on == [False, True, False, True] and found.rate == pytest.approx(6.0 / 1.05)
 
 
 def planned(demand: Demand, slos: str, asked: LayoutQuestion | None, of: Machine | None = None) -> Plan:

@@ -19,15 +19,14 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import WIDEST_STEP, Machine
+from inflight.planning.planned_load import confirmed_rate, longer_step, thorough
 from inflight.planning.proposal import budgets_of, early_end, rows_for_decodes
 from inflight.planning.rendering import sentence
 from inflight.planning.search import find_capacity
 from inflight.planning.simulation import Pools, Tiers, Topology, Trial
 from inflight.planning.sizing import (
-    HARDER_BY,
     ROUGH,
     ROUGHLY,
-    THOROUGHLY,
     Candidate,
     TrialRunner,
     candidate_for,
@@ -45,7 +44,6 @@ PREFILL_ROWS = 64
 TAILS = 256  # tokens of a step that may be ends of prompts, on decode engines
 EXPECTED = 0.75  # of the closed form
 _TRIALS = 8
-LOWER = 5  # rates at which a layout is tried with the seed of the planned load
 WORTH = 0.03  # of GPUs or of rate: less is noise of such short trials
 NOTICED = 0.2  # of an SLO on TTFT that a transfer takes
 UNEVEN = 0.25  # between the shares of time that the pools are busy
@@ -204,20 +202,21 @@ def layout_need(runner: TrialRunner, layout: Layout, *, worth: float = 0.0, ceil
     return LayoutNeed(layout, found.met, found.missed)
 
 
-def confirmed(runner: TrialRunner, need: LayoutNeed) -> LayoutNeed:
-    """Return a layout's need where its rate meets the SLOs as the planned load has to: with the same seed, and in as
-    long a run. Where it misses them, lower rates are tried, in longer steps each time."""
-    layout, rate = need.layout, need.rate
+def confirmed_need(runner: TrialRunner, need: LayoutNeed) -> LayoutNeed:
+    """Return a layout's need at a rate with which it keeps the SLOs under the planned load."""
+    layout = need.layout
     if need.met is None:
         return need
     candidate = replace(layout.candidate, guess=layout.guess)
-    topology = Topology(layout.engines, pools=layout.pools, tiers=layout.tiers)
-    for step in range(LOWER):
-        trial = runner.run(candidate, rate, seed=2, config=layout.config, reads=THOROUGHLY, topology=topology)
-        if trial.met:
-            return need if rate == need.rate else replace(need, met=trial)
-        need, rate = replace(need, missed=trial), rate / HARDER_BY**2**step
-    return replace(need, met=None)
+    topology, load = Topology(layout.engines, pools=layout.pools, tiers=layout.tiers), thorough(runner)
+
+    def trial(rate: float) -> Trial:
+        return load.run_at(candidate, rate, topology, layout.config)
+
+    kept = confirmed_rate(need.rate, trial, longer_step)
+    if kept.missed is None:
+        return need
+    return replace(need, met=kept.met, missed=kept.missed)
 
 
 # -- which pays ------------------------------------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.load import balanced_load, conversations_of
 from inflight.planning.parallel import run_ahead
-from inflight.planning.simulation import Trial
+from inflight.planning.simulation import Topology, Trial
 from inflight.planning.sizing import HARDER_BY, THOROUGHLY, Candidate, Question, TrialRunner, with_fewer_rows
 
 HARDER = 4  # times that replicas are added for a harder seed
@@ -33,11 +34,14 @@ class PlannedLoad:
 
     def run(self, one: Candidate, replicas: int) -> Trial:
         """Run a trial of the demand on so many replicas."""
-        rate = self.runner.question.demand.rate / replicas
         topology = self.runner.topology(min(one.pooled, replicas))
-        trial = self.runner.run(one, rate, seed=2, reads=self.reads, topology=topology)
+        return self.run_at(one, self.runner.question.demand.rate / replicas, topology)
+
+    def run_at(self, one: Candidate, rate: float, topology: Topology, config: EngineConfig | None = None) -> Trial:
+        """Run a trial at so many requests/s of each engine. config: in place of the candidate's."""
+        trial = self.runner.run(one, rate, seed=2, reads=self.reads, config=config, topology=topology)
         if self.decides and trial.undecided and self.runner.question.sizes.decisive:  # it runs on
-            trial = self.runner.run(one, rate, seed=2, topology=topology, decides=True)
+            trial = self.runner.run(one, rate, seed=2, config=config, topology=topology, decides=True)
         return trial
 
     def run_ahead(self, one: Candidate, replicas: Iterable[int]) -> None:
@@ -91,9 +95,56 @@ def _more(replicas: int, step: int = 0) -> int:
     return max(replicas + 1, round(math.pow(HARDER_BY, 2**step) * replicas))
 
 
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """rate: requests/s of each engine, with which it keeps the SLOs; 0: at none that was tried. met: the trial that
+    shows it; None: none was needed, or none did. missed: at the lowest rate that missed them."""
+
+    rate: float
+    met: Trial | None
+    missed: Trial | None
+
+
+def confirmed_rate(
+    rate: float,
+    trial: Callable[[float], Trial],
+    lower: Callable[[float, int], float],
+    *,
+    is_clear: Callable[[float], bool] = lambda rate: False,
+) -> Confirmed:
+    """Find a rate with which the SLOs are kept under the planned load. That of a search is of short trials with another
+    seed, which are often easier.
+
+    Args:
+        rate: Of the search.
+        trial: Runs a trial of the planned load at a rate.
+        lower: The next rate after one that missed the SLOs, in a number of trials before.
+        is_clear: Whether a rate changes no decision, so that no trial is needed.
+    """
+    missed = None
+    for step in range(CONFIRMED):
+        if is_clear(rate):
+            return Confirmed(rate, None, missed)
+        found = trial(rate)
+        if found.met:
+            return Confirmed(rate, found, missed)
+        missed, rate = found, lower(rate, step)
+    return Confirmed(rate if is_clear(rate) else 0.0, None, missed)
+
+
+def longer_step(rate: float, step: int) -> float:
+    """Return a lower rate, in longer steps each time."""
+    return rate / math.pow(HARDER_BY, 2**step)
+
+
+def thorough(runner: TrialRunner) -> PlannedLoad:
+    """Return the planned load as what is compared with the plan is tried under it."""
+    return PlannedLoad(runner, THOROUGHLY, decides=True, workers=1)
+
+
 def confirmed(runner: TrialRunner, gpus: int, found: Candidate) -> Candidate:
     """Return a candidate at a rate with which it keeps the SLOs under the planned load, as long as it looks better than
-    the plan: its rate is of short trials with another seed, which are often easier.
+    the plan.
 
     Args:
         runner: Runs trials.
@@ -103,27 +154,35 @@ def confirmed(runner: TrialRunner, gpus: int, found: Candidate) -> Candidate:
     Returns:
         The candidate; with the rate 0 where it keeps the SLOs at none that was tried.
     """
-    for step in range(CONFIRMED):
-        if not _is_better(found, gpus, runner.question):
-            return found
-        replicas = _replicas(found, runner.question)
-        if _trial(runner, found, replicas).met:
-            return found
-        lower = found.rate / HARDER_BY ** (2**step)
-        if runner.question.gpus is None:  # where a little lower rate would often be that of as many replicas
-            lower = runner.question.demand.rate / _more(replicas, step)
-        found = replace(found, rate=lower)
-    return replace(found, rate=0.0) if _is_better(found, gpus, runner.question) else found
+    question = runner.question
+
+    def at(rate: float) -> Candidate:
+        return replace(found, rate=rate)
+
+    def lower(rate: float, step: int) -> float:
+        if question.gpus is not None:
+            return longer_step(rate, step)
+        # A little lower rate would often be that of as many replicas.
+        return question.demand.rate / _more(_replicas(at(rate), question), step)
+
+    kept = confirmed_rate(
+        found.rate,
+        lambda rate: _trial(runner, at(rate)),
+        lower,
+        is_clear=lambda rate: not _is_better(at(rate), gpus, question),
+    )
+    return at(kept.rate)
 
 
-def _trial(runner: TrialRunner, found: Candidate, replicas: int) -> Trial:
+def _trial(runner: TrialRunner, found: Candidate) -> Trial:
     """Run a trial of the planned load, conversations at the rate that they send on this machine."""
     question = runner.question
+    replicas = _replicas(found, question)
     if question.gpus is not None:
         question = replace(question, demand=replace(question.demand, rate=replicas * found.rate))
 
     def run(asked: Question) -> Trial:
-        return PlannedLoad(runner.asking(asked), THOROUGHLY, decides=True, workers=1).run(found, replicas)
+        return thorough(runner.asking(asked)).run(found, replicas)
 
     return balanced_load(question, found, replicas, runner.traffic, run)[1]
 

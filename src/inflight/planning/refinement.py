@@ -11,12 +11,12 @@ from typing import Any
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.metrics.slo import Slo
 from inflight.planning import outlook, sizing
-from inflight.planning.layouts import LayoutOutlook, best_need, confirmed, layout_needs
+from inflight.planning.layouts import LayoutOutlook, best_need, confirmed_need, layout_needs
 from inflight.planning.limits import LimitCost, limit_cost
 from inflight.planning.mixed_fleets import mixed_fleets
 from inflight.planning.outlook import ROUTERS
 from inflight.planning.parallel import run_all
-from inflight.planning.planned_load import confirmed as confirmed_candidate
+from inflight.planning.planned_load import confirmed
 from inflight.planning.rendering import sentence
 from inflight.planning.runner_up import runner_up
 from inflight.planning.sensitivity import Measurement, measurements
@@ -200,7 +200,7 @@ def _strategy_need(runner: TrialRunner, best: Candidate, replicas: int, name: st
     need = outlook.strategy_need(runner, best, name)
     if need.candidate is None or not need.candidate.rate:
         return need
-    return replace(need, candidate=confirmed_candidate(runner, replicas * best.machine.gpus, need.candidate))
+    return replace(need, candidate=confirmed(runner, replicas * best.machine.gpus, need.candidate))
 
 
 def _strategy(runner: TrialRunner, best: Candidate, name: str, found: dict[str, Any]) -> outlook.StrategyNeed:
@@ -222,5 +222,5 @@ def _layouts(runner: TrialRunner, best: Candidate) -> LayoutOutlook:
     needs = layout_needs(runner, best, link, question.disagg_modes, tiers)
     if link is not None and (fleets := mixed_fleets(runner, best, link)):
         needs.append(best_need(runner, fleets))
-    needs = [confirmed(runner, one) for one in needs]
+    needs = [confirmed_need(runner, one) for one in needs]
     return LayoutOutlook(needs, runner.question.demand, runner.traffic, link, no_tiers, moves)
