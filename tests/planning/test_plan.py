@@ -15,7 +15,7 @@ from inflight.metrics.slo import parse_slos
 from inflight.planning.demand import Traced, traffic_of
 from inflight.planning.infeasible import Infeasible
 from inflight.planning.machine import Machine
-from inflight.planning.outlook import MORE, OF_ANSWERS, OF_ARRIVALS, Change, find_change
+from inflight.planning.outlook import MORE, OF_ANSWERS, Change, find_change
 from inflight.planning.plan import Plan, PlanError, _best, _no_higher_than, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.result import InfeasibleResult, plan_result
@@ -314,16 +314,6 @@ def test_the_need_of_other_traffic_is_looked_for_from_how_far_it_misses(monkeypa
     change, tried = changed(monkeypatch, OF_ANSWERS, 2.3)
     assert [engines for _, engines in tried] == [3] * len(tried) and len(tried) == 2
     assert change.replicas is not None and 100 / 2.3 <= change.replicas <= 1.25 * 100 / 2.3
-
-
-def test_clumps_are_spread_over_more_replicas_than_are_simulated_of_even_arrivals(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    change, tried = changed(monkeypatch, OF_ARRIVALS, 2.6)
-    assert tried == [(2.5, 12)] and change.replicas == 40 and change.trial.replicas == 12
-    found = replace(answer(), changes=[change])
-    assert f"{OF_ARRIVALS}, spread over 12 replicas: the same replicas still meet" in as_text(found)
-    assert plan_result(found).changes[0].simulated == 12  # type: ignore[union-attr]
 
 
 @pytest.mark.wide

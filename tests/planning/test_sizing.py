@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 
 import pytest
 
 from inflight.metrics.slo import parse_slos
-from inflight.planning.demand import Traced, traffic_of
+from inflight.planning.demand import Drawn, Traced, traffic_of
 from inflight.planning.plan import Plan, plan
 from inflight.planning.proposal import Overrides
+from inflight.planning.replica_workload import spread_variation
 from inflight.planning.search import Capacity
+from inflight.planning.simulation import Topology
 from inflight.planning.sizing import (
     MAX_DECODE_STEPS,
     MIN_READ,
@@ -53,6 +56,29 @@ def test_recorded_prompts_that_begin_alike_are_found_in_the_cache() -> None:
     runner = TrialRunner(question, traffic_of(demand))
     candidate = candidate_for(question, runner.traffic, question.machines[0], Overrides())
     assert runner.run(candidate, demand.rate).cached > 0.8
+
+
+@pytest.mark.parametrize(("variation", "whole"), [(4.0, 12), (4.0, 6), (8.0, 24)])
+def test_few_replicas_have_the_gaps_that_clumps_leave_each_of_a_whole_fleet(variation: float, whole: int) -> None:
+    """A router spreads a clump over all replicas; three that had to take it alone would have a TTFT far beyond."""
+    each = 2.2
+    demand = drawn(each * whole, gap_variation=variation)
+    question = Question(machines=[machine()], demand=demand, slos=parse_slos(["ttft=900(p95)"]))
+    runner = TrialRunner(question, traffic_of(demand))
+    candidate = candidate_for(question, runner.traffic, question.machines[0], Overrides())
+
+    def p95(engines: int, of: Drawn) -> float:
+        trials = [runner.run(candidate, each, seed=seed, demand=of, topology=Topology(engines)) for seed in range(3)]
+        return statistics.fmean(one.percentiles["ttft"][1] for one in trials)
+
+    fleet = p95(whole, demand)
+    assert p95(3, demand) == pytest.approx(fleet, rel=0.1)
+    assert p95(3, replace(demand, rate=3 * each)) > 1.15 * fleet
+
+
+def test_gaps_of_a_part_of_the_replicas_are_no_more_regular_than_chance_or_the_stream() -> None:
+    shares = ((4, 1), (4, 0.5), (4, 0.1), (0.3, 0.1), (4, 2))
+    assert [spread_variation(variation, share) for variation, share in shares] == [4, 2, 1, 0.3, 4]
 
 
 def test_another_step_is_said_to_serve_more_and_names_no_rate_that_the_plan_may_not_have() -> None:

@@ -13,7 +13,14 @@ from typing import Self
 from inflight.counted import counted
 from inflight.metrics.observation import Targets
 from inflight.planning.mixture import Mixed
-from inflight.planning.replica_workload import LONGEST, MAX_CUT_SHARE, arrivals, at_rate, with_max_tokens
+from inflight.planning.replica_workload import (
+    LONGEST,
+    MAX_CUT_SHARE,
+    arrivals,
+    at_rate,
+    spread_variation,
+    with_max_tokens,
+)
 from inflight.planning.traffic import Traffic, analyze_arrivals, analyze_traffic
 from inflight.workload.lengths import Lengths
 from inflight.workload.workload import Entry, Workload, WorkloadError
@@ -59,8 +66,7 @@ class Drawn(SingleRequests):
     """Requests with lengths from distributions and gaps from a gamma distribution.
 
     rate: requests/s of all replicas together. gap_variation: squared coefficient of variation of the gaps; 1 is
-    Poisson. Arrivals are stretched a little, so that a run has exactly the requested rate. Every replica gets gaps of
-    this kind: a round-robin router would make them more even, so this errs on the safe side. longest: prompt and answer
+    Poisson. Arrivals are stretched a little, so that a run has exactly the requested rate. longest: prompt and answer
     together; longer ones are cut. stretch, prompt_stretch: factors on the lengths of answers and prompts.
     """
 
@@ -119,6 +125,10 @@ class Drawn(SingleRequests):
     def burstier(self, factor: float) -> Drawn:
         """Return the demand with gaps of larger variation."""
         return replace(self, gap_variation=self.gap_variation * factor)
+
+    def spread(self, share: float) -> Drawn:
+        """Return the demand whose workloads have the gaps of so large a share of its replicas."""
+        return replace(self, gap_variation=spread_variation(self.gap_variation, share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +198,11 @@ class Traced(SingleRequests):
     def burstier(self, factor: float) -> Traced:
         """Return the demand with gaps of larger variation."""
         return replace(self, retimed=max(MIN_GAP_VARIATION, analyze_arrivals(self.trace).gap_variation) * factor)
+
+    def spread(self, share: float) -> Traced:
+        """Return the demand whose workloads have the gaps of so large a share of its replicas; those that were recorded
+        stay."""
+        return self if self.retimed is None else replace(self, retimed=spread_variation(self.retimed, share))
 
 
 Demand = Drawn | Traced | Mixed

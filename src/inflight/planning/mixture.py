@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 
-from inflight.planning.replica_workload import LONGEST, MAX_CUT_SHARE, arrivals, at_rate, with_max_tokens
+from inflight.planning.replica_workload import (
+    LONGEST,
+    MAX_CUT_SHARE,
+    arrivals,
+    at_rate,
+    spread_variation,
+    with_max_tokens,
+)
 from inflight.workload.arrivals import Arrivals, Constant, Daily, Gamma, Poisson
 from inflight.workload.classes import TrafficClass
 from inflight.workload.lengths import Lengths
@@ -253,6 +260,10 @@ class Mixed:
     def burstier(self, factor: float) -> Mixed:
         """Return the demand with gaps of larger variation."""
         return replace(self, gap_variation=(self.gap_variation or 0.25) * factor)
+
+    def spread(self, share: float) -> Mixed:
+        """Return the demand whose workloads have the gaps of so large a share of its replicas."""
+        return replace(self, gap_variation=spread_variation(self.gap_variation, share))
 
 
 @dataclass(frozen=True, slots=True)

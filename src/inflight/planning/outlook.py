@@ -26,7 +26,6 @@ from inflight.planning.sizing import (
     measure,
     whole_engines,
 )
-from inflight.planning.steady import rows_at
 from inflight.simulate.drafting import SimulatedDrafts
 
 OF_ANSWERS = "answers half as long again"  # which vectors are not
@@ -42,7 +41,6 @@ ROUTERS = ("round-robin", ROUTER, "prefix-aware")
 MIN_SHARED = 0.01  # of the prompts' tokens that earlier ones had: below, neither routers nor tiers are compared
 SUFFIX, MODEL = DraftSource("suffix"), DraftSource("draft", "MODEL")
 WORTH = 0.99  # of the time per output token: with drafts it must be below
-CLUMPED = 12  # replicas at most that are simulated together under clumped arrivals
 _CHANGE_TRIALS = 4
 _ROUTER_TRIALS = 5
 
@@ -68,7 +66,7 @@ def find_change(runner: TrialRunner, best: Candidate, replicas: int, name: str) 
     """Find what one of CHANGES would take."""
     changed = CHANGES[name](runner.question.demand)
     share = changed.rate / replicas
-    topology = runner.topology(_met_by_clumps(runner, best, share, replicas) if name == OF_ARRIVALS else best.pooled)
+    topology = runner.topology(best.pooled)
 
     def run(rate: float, reads: float = ROUGHLY) -> Trial:
         return runner.run(best, rate, seed=2, demand=changed, reads=reads, topology=topology)
@@ -86,14 +84,6 @@ def find_change(runner: TrialRunner, best: Candidate, replicas: int, name: str) 
         return Change(name, trial, _more_than(replicas, changed.rate / found.met.rate))
     assert found.missed is not None, "the search began with a miss"
     return Change(name, trial, None, math.ceil(changed.rate / found.missed.rate))
-
-
-def _met_by_clumps(runner: TrialRunner, best: Candidate, share: float, replicas: int) -> int:
-    """Return the replicas that are simulated together under clumped arrivals: a router spreads a clump over all there
-    are, so that few would get far too much of it. Bounded by how many requests a trial may have."""
-    running = rows_at(best.machine.model, runner.traffic, share, best.config.max_num_seqs)
-    affordable = math.floor(runner.question.sizes.most / max(1.0, running))
-    return max(min(best.pooled, replicas), min(CLUMPED, replicas, affordable))
 
 
 def _more_than(replicas: int, wanted: float) -> int:

@@ -17,6 +17,20 @@ def arrivals(rate: float, gap_variation: float) -> Arrivals:
     return Poisson(rate) if gap_variation == 1 else Gamma(rate, 1 / gap_variation)
 
 
+def spread_variation(gap_variation: float, share: float) -> float:
+    """Return the squared coefficient of variation of the gaps of a part of the replicas, behind a router.
+
+    A router spreads a clump over all replicas. Within a time T, λT requests come on average and vary by v·λT (v: that
+    of the gaps), so that each of N replicas has its mean varied by v / (λNT), λ being its own rate: as each of k has of
+    gaps of v·k/N. No stream is taken to be more regular than chance by that, though one over many replicas is.
+
+    Args:
+        gap_variation: Of the whole stream.
+        share: Of the replicas.
+    """
+    return min(gap_variation, max(1.0, gap_variation * share))
+
+
 def at_rate(times: list[float], rate: float) -> list[float]:
     """Shift times to begin at 0 and stretch them to a mean gap of 1/rate."""
     span = times[-1] - times[0]

@@ -197,8 +197,10 @@ class TrialRunner:
         asked, measured, slos = (rate * engines, run.requests, seed), (run.begin, run.end), self.question.slos
         simulated = in_simulated_blocks(candidate.machine, self.traffic, config, topology.tiers is not None)
 
+        share = engines / self._fleet(candidate, rate, demand)
+
         def trial() -> Trial:
-            begun = demand.started(e2e)
+            begun = demand.spread(share).started(e2e)
             offered = begun.workload(*asked)
             # Where no prompt shares a prefix, no lookup is faster. Recorded prompts may begin alike.
             shares = topology.pools is not None or any(one.prefix or one.prompt for one in offered.entries)
@@ -212,8 +214,13 @@ class TrialRunner:
         if self._cache is None or config.has_plugins:  # whose code the cache does not know
             return trial()
         machine = replace(simulated, cases=(), price_per_hour=None)
-        inputs = (machine, config.without_reasons(), digest, asked, e2e, model, topology, measured)
+        inputs = (machine, config.without_reasons(), digest, asked, e2e, model, topology, measured, share)
         return self._cache.get_or_run(inputs, slos, trial)
+
+    def _fleet(self, candidate: Candidate, rate: float, demand: Demand) -> float:
+        """Return the engines that the whole demand has at so many requests/s of each."""
+        gpus = self.question.gpus
+        return demand.rate / rate if gpus is None else max(1, gpus // candidate.machine.gpus)
 
     def search_limit(self, candidate: Candidate) -> float:
         """Return the requests/s of each engine beyond which no search goes: what the closed form serves at most. Where
