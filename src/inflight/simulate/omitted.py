@@ -50,19 +50,18 @@ class Memory(Protocol):
     @property
     def block_size(self) -> int: ...
     @property
-    def reserve_blocks(self) -> Callable[[int], None]: ...
-    @property
-    def take_reserved(self) -> Callable[[Sequence, int], None]: ...
+    def take_blocks(self) -> Callable[[int], tuple[int, ...]]: ...
 
 
 class ReservedBlocks:
     """Blocks of omitted sequences where requests share nothing: only their number matters, so that one is reserved for
-    each sequence in the steps that begin one (from the first such step on, every `block_size` steps), and they are
-    taken when the sequence is included again."""
+    each sequence in the steps that begin one (from the first such step on, every `block_size` steps), and the sequence
+    has them when it is included again."""
 
     def __init__(self, memory: Memory):
         self._memory = memory
         self._due: dict[int, int] = {}  # step → sequences that begin a block in it; of steps to come
+        self._blocks: list[int] = []
 
     def omit(self, first: int) -> None:
         """Add a sequence. first: the first step that begins a block of it."""
@@ -78,7 +77,7 @@ class ReservedBlocks:
         for step in range(begin, end):
             count = due.pop(step, 0)
             if count:
-                self._memory.reserve_blocks(count)
+                self._blocks += self._memory.take_blocks(count)
                 due[step + size] = due.get(step + size, 0) + count
 
     def include(self, sequence: Sequence, first: int, step: int) -> None:
@@ -87,7 +86,8 @@ class ReservedBlocks:
         number = self._number(first, step)
         self._due[first + number * self._memory.block_size] -= 1
         if number:
-            self._memory.take_reserved(sequence, number)
+            sequence.blocks += self._blocks[-number:]
+            del self._blocks[-number:]
 
     def next_step(self, first: int, step: int) -> int:
         """Return the first step, from this one on, that begins a block of a sequence."""

@@ -19,6 +19,7 @@ from inflight.config.assembly import budget, scheduler_for
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.options import OptionValues
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
@@ -81,6 +82,7 @@ class Requests:
         return self._so_far[index] if self._followers[index] else self._so_far.pop(index)
 
 
+MIN_DISTINCT_TOKENS = 16  # of a random text: another begins like that once in 10^38 pairs
 COLLECTED = 50_000  # new objects between two collections
 CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same run has the same bytes
 
@@ -182,9 +184,11 @@ def simulate(
     """
     pools = [setup.pool] if setup.decode is None else [setup.pool, setup.decode]
     several = any(pool.scaling is not None for pool in pools) or sum(pool.replicas for pool in pools) > 1
-    scheduler: type[Scheduler] = Scheduler
-    if record is None and all(_can_fast_forward(pool, workload) for pool in pools):
-        scheduler = FastForward if setup.fast_forward else UnlearnedScheduler
+    scheduler: Callable[[SchedulerConfig], Scheduler] = Scheduler
+    can_fast_forward = record is None and all(_can_fast_forward(pool, workload) for pool in pools)
+    distinct = has_distinct_prompts(workload, setup)
+    if can_fast_forward and not setup.fast_forward:
+        scheduler = UnlearnedScheduler
     exchange = None
     if setup.decode is not None:
         assert setup.link is not None, "a second pool needs a link to it"
@@ -192,6 +196,8 @@ def simulate(
     made = []
     first = 0  # number of the pool's first replica in names of records
     for index, pool in enumerate(pools):
+        if can_fast_forward and setup.fast_forward:
+            scheduler = partial(FastForward, depth=pool.depth, distinct_prompts=distinct)
         path = None if record is None else partial(_record_path, record, first if several else None)
         made.append(PoolBuilder(pool, setup.seed + index, scheduler, exchange, path).build())
         first += pool.replicas if pool.scaling is None else pool.scaling.max_replicas
@@ -263,6 +269,20 @@ def _can_fast_forward(pool: Pool, workload: Workload) -> bool:
     )
 
 
+def has_distinct_prompts(workload: Workload, setup: SimulationSetup) -> bool:
+    """Return whether requests share a prefix cache, and no two of them a block of tokens: each prompt is the entry's
+    own, and of so many random tokens that none comes twice."""
+    capacity = setup.pool.capacity
+    return (
+        setup.decode is None
+        and setup.pool.settings.enable_prefix_caching
+        and capacity.block_size >= MIN_DISTINCT_TOKENS
+        and capacity.vocab_size >= 256  # as many as prompts are made of
+        and not capacity.state_snapshots
+        and not any(entry.prefix or entry.after is not None or entry.prompt is not None for entry in workload.entries)
+    )
+
+
 class PoolBuilder:
     """Builds the replicas and the router of a pool."""
 
@@ -270,7 +290,7 @@ class PoolBuilder:
         self,
         pool: Pool,
         seed: int = 0,
-        scheduler: type[Scheduler] = Scheduler,
+        scheduler: Callable[[SchedulerConfig], Scheduler] = Scheduler,
         exchange: Exchange | None = None,
         record: Callable[[int], Path] | None = None,
     ):
@@ -322,7 +342,7 @@ class PoolBuilder:
             capacity,
             pool.settings,
             pool.scheduling,
-            partial(FastForward, depth=pool.depth) if self.scheduler is FastForward else self.scheduler,
+            self.scheduler,
             None if drafts is None else simulated_drafter(pool.scheduling, drafts),
             sources=() if folder is None else (folder,),
             identity=None if peers is None else lambda adapter: FINGERPRINT,

@@ -52,65 +52,50 @@ def test_discarding_frees_every_evictable_block_without_a_call() -> None:
     assert counts(pool) == (2, 1, 0) and not evicted
 
 
-def test_reserved_blocks_are_held_before_they_are_taken() -> None:
-    pool, evicted = pool_of(4, {0, 1})
+def test_retired_blocks_have_their_place_in_the_order_of_eviction_without_content() -> None:
+    pool, evicted = pool_of(3, {0, 2})
     pool.allocate(3)
-    pool.release([1, 0])
-    pool.reserve(2)
-    assert (counts(pool), pool.available, evicted) == ((0, 3, 1), 1, [1])
-    with pytest.raises(RuntimeError, match="2 blocks were asked for, but 1 are available"):
-        pool.allocate(2)
-    assert pool.allocate(1) == (0,) and sorted(pool.take_reserved(2)) == [1, 3]
-    assert counts(pool) == (0, 4, 0)
-
-
-def test_more_than_is_available_is_neither_reserved_nor_evicted_for() -> None:
-    pool, evicted = pool_of(3, {0, 1})
-    pool.allocate(3)
-    pool.release([1, 0])
-    pool.reserve(1)
-    before = counts(pool)
-    with pytest.raises(RuntimeError, match="2 blocks were to be reserved, but 1 are available"):
-        pool.reserve(2)
-    with pytest.raises(RuntimeError, match="2 reserved blocks were to be taken, but 1 are reserved"):
-        pool.take_reserved(2)
-    assert (counts(pool), evicted) == (before, [1])
-    assert pool.take_reserved(1) == (1,) and counts(pool) == (0, 2, 1)
+    pool.release([2])
+    pool.retire([1])
+    pool.release([0])
+    assert (counts(pool), pool.evictable_blocks(), pool.num_released) == ((0, 0, 3), (2, 1, 0), 3)
+    assert pool.allocate(3) == (2, 1, 0) and evicted == [2, 0]
+    with pytest.raises(RuntimeError, match="block 1 was released more often than it was held"):
+        pool.retire([1, 1])
 
 
 @given(st.data(), st.sets(st.integers(0, 5)), st.booleans())
 @settings(deadline=None)
 def test_every_block_is_in_one_state_whatever_is_asked(data: st.DataObject, cached: set[int], has_owners: bool) -> None:
-    """A model beside the pool: references by block, and how many are reserved."""
+    """A model beside the pool: references by block, and the evictable blocks in order."""
     gone: list[int] = []
     pool = BlockPool(6, gone.append, cached, EvictionOrder() if has_owners else None)
-    held, reserved = list[int](), 0
+    held, idle = list[int](), list[int]()
     for _ in range(data.draw(st.integers(1, 30))):
-        action, count = (
-            data.draw(st.sampled_from(["allocate", "reserve", "take", "release"])),
-            data.draw(st.integers(0, 7)),
-        )
-        available, evictable = pool.available, pool.evictable_blocks()
+        action = data.draw(st.sampled_from(["allocate", "release", "retire"]))
+        count = data.draw(st.integers(0, 7))
+        available = pool.available
         gone.clear()
-        if action == "release":
-            for block in held[:count]:
-                pool.release([block], owner="a")
-            del held[:count]
-        elif count > (reserved if action == "take" else available):
-            method = {"allocate": pool.allocate, "reserve": pool.reserve, "take": pool.take_reserved}[action]
-            with pytest.raises(RuntimeError, match=r"available|reserved"):
-                method(count)
-            assert not gone and pool.evictable_blocks() == evictable
-        elif action == "reserve":
-            pool.reserve(count)
-            reserved += count
+        if action != "allocate":
+            left, held = held[:count], held[count:]
+            for block in left:
+                if action == "retire":
+                    pool.retire([block], owner="a")
+                else:
+                    pool.release([block], owner="a")
+            idle += [one for one in left if action == "retire" or one in cached]
+        elif count > available:
+            with pytest.raises(RuntimeError, match="available"):
+                pool.allocate(count)
+            assert not gone
         else:
-            taken = pool.take_reserved(count) if action == "take" else pool.allocate(count)
-            reserved -= count if action == "take" else 0
+            evicted = max(0, count - pool.free)
+            taken = pool.allocate(count)
             assert len(set(taken)) == count and not set(taken) & set(held)
-            held += taken
-        assert pool.held == len(held) + reserved and pool.free + pool.evictable == pool.available == 6 - pool.held
-        assert set(gone) <= set(evictable) and not set(gone) & set(pool.evictable_blocks())
+            assert gone == [one for one in idle[:evicted] if one in cached]
+            held, idle = [*held, *taken], idle[evicted:]
+        assert pool.held == len(held) and pool.free + pool.evictable == pool.available == 6 - pool.held
+        assert pool.evictable_blocks() == tuple(idle)
         assert pool.ref_counts() == tuple(int(block in held) for block in range(6))
 
 

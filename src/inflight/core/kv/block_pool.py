@@ -2,8 +2,7 @@
 
 Every block is free (no content), held (one reference or more) or evictable (no reference, but cached content). New
 blocks are taken from the free ones, then from the evictable ones, least recently released first unless another
-`EvictionOrder` is given. Where it does not matter which blocks a holder has, it reserves a number of them, and takes
-them later.
+`EvictionOrder` is given. Content that nothing will look for is not kept: its block has a place in that order alone.
 """
 
 from __future__ import annotations
@@ -82,12 +81,11 @@ class BlockPool:
         self._has_owners = order is not None
         self._on_evict = on_evict
         self._cached = cached
-        self._reserved = 0  # of the free blocks
         self._num_shared = 0  # references beyond the first of each block
 
     @property
     def free(self) -> int:
-        return len(self._free) - self._reserved
+        return len(self._free)
 
     @property
     def evictable(self) -> int:
@@ -95,13 +93,13 @@ class BlockPool:
 
     @property
     def held(self) -> int:
-        """Blocks that have a holder, those that are reserved included."""
+        """Blocks that have a holder."""
         return self.num_blocks - self.available
 
     @property
     def available(self) -> int:
         """Blocks that `allocate` can return now."""
-        return len(self._free) - self._reserved + len(self._evictable)
+        return len(self._free) + len(self._evictable)
 
     def ref_counts(self) -> tuple[int, ...]:
         return tuple(self._ref_counts)
@@ -136,7 +134,7 @@ class BlockPool:
         free, ref_counts = self._free, self._ref_counts
         if count > self.available:
             raise RuntimeError(f"{count} blocks were asked for, but {self.available} are available")
-        if count <= len(free) - self._reserved and not self._has_owners:
+        if count <= len(free) and not self._has_owners:
             taken = free[: -count - 1 : -1]
             del free[len(free) - count :]
             for block in taken:
@@ -144,27 +142,12 @@ class BlockPool:
             return tuple(taken)
         taken = []
         for _ in range(count):
-            block = free.pop() if len(free) > self._reserved else self._evict()
+            block = free.pop() if free else self._evict()
             if self._has_owners:
                 self._evictable.forget(block)
             ref_counts[block] = 1
             taken.append(block)
         return tuple(taken)
-
-    def reserve(self, count: int) -> None:
-        """Keep `count` available blocks, now without content, for holders that take them later (`take_reserved`)."""
-        if count > self.available:
-            raise RuntimeError(f"{count} blocks were to be reserved, but {self.available} are available")
-        for _ in range(count - self.free):
-            self._free.append(self._evict())
-        self._reserved += count
-
-    def take_reserved(self, count: int) -> tuple[int, ...]:
-        """Return `count` of the reserved blocks, with one reference each."""
-        if count > self._reserved:
-            raise RuntimeError(f"{count} reserved blocks were to be taken, but {self._reserved} are reserved")
-        self._reserved -= count
-        return self.allocate(count)
 
     def acquire(self, block: int) -> None:
         """Add a reference to a block that is held or evictable."""
@@ -202,10 +185,20 @@ class BlockPool:
             else:
                 self._free.append(block)
 
+    def retire(self, blocks: Iterable[int], owner: object = None) -> None:
+        """Release blocks with content that nothing will look for: they are evictable, but not found."""
+        for block in blocks:
+            if self._ref_counts[block] != 1:
+                raise _released_too_often(block)
+            self._ref_counts[block] = 0
+            self._evictable.add(block, owner)
+            self.num_released += 1
+
     def _evict(self) -> int:
         """Return the next evictable block, without its content."""
         block = self._evictable.pop()
-        self._on_evict(block)
+        if block in self._cached:  # else it was retired
+            self._on_evict(block)
         return block
 
     def discard(self, block: int) -> None:

@@ -132,9 +132,17 @@ class BlockTables:
         sequence.num_sent_blocks = [0] * len(found)
         sequence.table_size = size
 
-    def release(self, sequence: Sequence) -> None:
-        """Release a sequence's blocks, last block first, so that ends of prefixes are evicted before their roots."""
-        self._pool.release(reversed(self.blocks_of(sequence)), sequence.session)
+    def release(self, sequence: Sequence, retired: range = range(0)) -> None:
+        """Release a sequence's blocks, last block first, so that ends of prefixes are evicted before their roots.
+
+        retired: Indices of blocks with content that nothing will look for.
+        """
+        blocks = self.blocks_of(sequence)
+        if retired:
+            self._pool.release(reversed(blocks[retired.stop :]), sequence.session)
+            self._pool.retire(reversed(blocks[retired.start : retired.stop]), sequence.session)
+            blocks = blocks[: retired.start]
+        self._pool.release(reversed(blocks), sequence.session)
         sequence.blocks, sequence.block_tables = [], []
         sequence.num_freed_blocks, sequence.num_sent_blocks = [], []
 
@@ -223,10 +231,6 @@ class BlockTables:
         for table, count in zip(sequence.block_tables, counts, strict=True):
             table.extend(self._pool.allocate(count))
         return tuple(sequence.blocks[length - counts[0] :])
-
-    def take_reserved(self, sequence: Sequence, count: int) -> None:
-        """Extend a sequence's only table by blocks that were reserved (`BlockPool.reserve`)."""
-        sequence.blocks.extend(self._pool.take_reserved(count))
 
     def new_blocks(self, sequence: Sequence) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         """Return the blocks that no chunk has sent to the executor, and mark them as sent: `Chunk.new_blocks` and

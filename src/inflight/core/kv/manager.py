@@ -94,6 +94,8 @@ class KVCacheManager:
         tiers: KVTiers = NO_TIERS,
         host_is_tier: bool = False,
         sessions: SessionTable | None = None,
+        *,
+        distinct_prompts: bool = False,
     ):
         """Create a manager of free blocks.
 
@@ -107,6 +109,7 @@ class KVCacheManager:
             tiers: Tiers and peers beyond the device and its host.
             host_is_tier: Whether all evicted content moves to the host; otherwise only that of preempted sequences.
             sessions: For eviction by the value of sessions; None: least recently released first.
+            distinct_prompts: As of `SchedulerConfig`.
         """
         self._layout = TableLayout(capacity, allocation, max_chunk_tokens)
         self.block_size = capacity.block_size
@@ -122,6 +125,7 @@ class KVCacheManager:
         self._spacing = spacing or CheckpointSpacing()
         self._events = events
         self._sessions = sessions
+        self._distinct_prompts = distinct_prompts
         self._host_is_tier = host_is_tier and self._prefix_caching
         self._tiers = tiers if self._prefix_caching else NO_TIERS
         self.has_sources = bool(self._tiers.sources)
@@ -155,7 +159,8 @@ class KVCacheManager:
         of_states = (slots, self.block_size, self._spacing, state_group, self.has_exporter)
         self._states = StateCheckpoints(*of_states, *for_tier)
         states = self._states if self.has_state else None
-        self._sharing = PrefixSharing(self._layout, self._pool, self._prefix, states, self._prefix_caching, on_publish)
+        content = (self._layout, self._pool, self._prefix, states, self._prefix_caching, on_publish)
+        self._sharing = PrefixSharing(*content, distinct=self._distinct_prompts)
         shared = (self._pool, self._prefix, self._sharing, slots, self._transfers)
         self._loader = PrefixLoader(*shared, tiers, capacity, self._writer)
         exported = ExportLayout.of(capacity, self._spacing)
@@ -180,8 +185,7 @@ class KVCacheManager:
         self.blocks_at = self._layout.blocks_at
         self.can_allocate = self._tables.can_allocate
         self.allocate = self._tables.allocate
-        self.reserve_blocks = self._pool.reserve
-        self.take_reserved = self._tables.take_reserved
+        self.take_blocks = self._pool.allocate
         self.new_blocks = self._tables.new_blocks
         self.publish = self._sharing.publish_for_samples if self._sharing.defers else self._sharing.publish
         self.publish_deferred = self._sharing.publish
@@ -302,7 +306,7 @@ class KVCacheManager:
         if self._matcher is not None:
             self._matcher.end(sequence)
         self._host.release(sequence.number, sequence.session)
-        self._release(sequence)
+        self._release(sequence, retired=self._sharing.unpublished(sequence))
 
     def forget_all(self) -> None:
         """Drop all cached content, which a failed step may have left half-written."""
@@ -403,10 +407,10 @@ class KVCacheManager:
         self._host.release(sequence.number, sequence.session)
         sequence.waiting_for_kv = {one.loading for one in cached if one.loading}
 
-    def _release(self, sequence: Sequence, comes_back: bool = False) -> None:
+    def _release(self, sequence: Sequence, comes_back: bool = False, retired: range = range(0)) -> None:
         if sequence.state is not None:
             self._states.leave(sequence, comes_back)
-        self._tables.release(sequence)
+        self._tables.release(sequence, retired)
         sequence.num_published_blocks = 0
         sequence.node = None
         sequence.num_computed = 0

@@ -66,6 +66,8 @@ class PrefixSharing:
         states: StateCheckpoints | None,
         among_requests: bool,
         on_publish: Callable[[list[int], int | SharedRoot, tuple[int, ...]], None] | None = None,
+        *,
+        distinct: bool = False,
     ):
         """Create it without sequences.
 
@@ -78,13 +80,14 @@ class PrefixSharing:
                 ends.
             on_publish: Called for each published block of shared chains with the nodes of all groups that have it, the
                 first group's first, the parent and the tokens.
+            distinct: Whether no two requests have a block of tokens in common.
         """
         self._layout, self._size, self._has_windows = layout, layout.block_size, layout.has_windows
         self._pool, self._prefix, self._states, self._on_publish = pool, prefix, states, on_publish
         self._among_requests = among_requests
         # Where requests share nothing, only a preempted sequence finds its own blocks: they are published then, but
         # those of a request of several samples at once.
-        self.defers = not among_requests and not layout.has_windows and states is None
+        self.defers = (distinct or not among_requests) and not layout.has_windows and states is None
         self.has_groups = layout.has_windows or states is not None
         # Whether a block is one node, and no more.
         self._is_plain = among_requests and not self.has_groups and on_publish is None
@@ -256,6 +259,13 @@ class PrefixSharing:
         (`defers`)."""
         if sequence.request.params.n > 1:
             self.publish(sequence)
+
+    def unpublished(self, sequence: Sequence) -> range:
+        """Return the indices of an ended sequence's full blocks that would be published by now, were it not deferred:
+        nothing will look for their content."""
+        if not (self.defers and self._among_requests):
+            return range(0)
+        return range(sequence.num_published_blocks, min(sequence.num_computed, sequence.num_tokens) // self._size)
 
     def free_request(self, sample: Sequence) -> None:
         """End a request with its last sample: where requests share nothing, its cached blocks are dropped."""

@@ -37,6 +37,8 @@ class SchedulerConfig(Struct, frozen=True):
         end_token_ids: They end a sequence.
         stop_text: Makes the texts in which stop strings are looked for.
         prefix_caching: Whether requests find each other's prefixes.
+        distinct_prompts: Whether no two requests, of one sample each, have a block of tokens in common, as a simulation
+            may know beforehand: no content of ended requests is kept then, and the same is evicted at the same time.
         watermark: Share of all blocks that stay available when a sequence joins others.
         allocation: How many blocks a sequence has at admission.
         preemption: What becomes of a preempted sequence's blocks.
@@ -66,6 +68,7 @@ class SchedulerConfig(Struct, frozen=True):
     end_token_ids: frozenset[int] = frozenset()
     stop_text: StopTextFactory | None = None
     prefix_caching: bool = True
+    distinct_prompts: bool = False
     watermark: float = 0.01
     allocation: Allocation = "paged"
     preemption: Mode = "recompute"

@@ -65,6 +65,7 @@ class Scheduler:
             KVTiers(tuple(config.sources), RestoreCost(latency), config.sink, config.identity),
             config.host_is_tier,
             self._sessions if config.session_eviction else None,
+            distinct_prompts=config.distinct_prompts,
         )
         self._lanes = Lanes(
             config.lane_settings(),
