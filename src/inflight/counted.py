@@ -48,12 +48,19 @@ def quoted(value: object) -> str:
     return shortened(repr(value))
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean …?` with the known name that is written most alike; "" where none is."""
+def did_you_mean(name: str, known: Iterable[str], most: int = 1, alike: float = 0.6) -> str:
+    """Return ` Did you mean …?` with the known names that are written most alike; "" where none is.
+
+    Args:
+        name: As it was given.
+        known: The right names.
+        most: So many of them are shown, the likest first.
+        alike: Share of characters that a name must have in common with the given one.
+    """
     import difflib  # here, as only errors need it
 
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f" Did you mean {near[0]}?" if near else ""
+    *others, last = difflib.get_close_matches(name, list(known), most, alike) or [""]
+    return f" Did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if last else ""
 
 
 def seconds_of_parts(parts: Iterable[tuple[str, float]]) -> str:

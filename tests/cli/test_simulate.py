@@ -297,7 +297,7 @@ def test_weights_that_are_published_narrower_than_reckoned_are_reported(
     [
         (("--hardware", "h100"), "Missing option '--model'"),
         (("--model", "llama-3-8b"), "--hardware (a GPU by its data sheet) and --step-model"),
-        (("--model", "llama-3-8b", "--hardware", "h1000"), "--hardware is 'h1000'; known are"),
+        (("--model", "llama-3-8b", "--hardware", "h1000"), "--hardware is 'h1000', which is not known. Did you mean"),
         (("--model", "llama-9", "--hardware", "h100"), "The shape of the model 'llama-9' is not known"),
         (("--model", "llama-3-70b", "--hardware", "a100-80"), "takes 141 GB"),
         (

@@ -10,21 +10,23 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inflight.counted import did_you_mean
+from inflight.counted import did_you_mean, quoted
 from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.gguf.choosing import model_in
 from inflight.models.gguf.gguf_model import is_gguf
-from inflight.models.model_name import compact, model_name
+from inflight.models.model_name import ModelName, compact, model_name
 from inflight.models.registry import read_folder, read_json, read_spec
 from inflight.models.spec import ModelSpec
 
 _FOLDER = Path(__file__).parent / "well_known"
+_SHOWN = 4  # names that an unknown one is answered with
 
 
 @cache
-def _names() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return `names.toml`: other names of the shapes, formats of weights by the ends of names, and aliases."""
+def _names() -> dict[str, dict[str, Any]]:
+    """Return `names.toml`: other names of the shapes, formats of weights by the ends of names, models without step
+    times, and aliases."""
     import tomllib  # read when asked for: most commands need no data sheets
 
     return tomllib.loads((_FOLDER / "names.toml").read_text(encoding="utf-8"))
@@ -88,13 +90,33 @@ def read_model(model: str, family: Family | None = None) -> ModelSpec:
                 "has no effect; leave it out, or give the folder or config.json of your model."
             )
         return known
-    plain, names = model_name(model, _names()["formats"]).plain, known_names()
-    begin = re.match("[a-z]*", plain)
-    alike = [one for one in names if begin and begin[0] and one.startswith(begin[0])] or list(names)
+    given = model_name(model, _names()["formats"])
+    if (why := _without_step_times(given)) is not None:
+        raise ModelError(f"There are no step times for {quoted(model)}: {why}")
+    near = _nearest(given.plain) or f" None of the {len(known_names())} known ones is called alike."
     raise ModelError(
-        f"The shape of the model {model!r} is not known; known are {', '.join(alike)}.{did_you_mean(plain, alike)} For "
-        "any other model give its folder, or its config.json."
+        f"The shape of the model {quoted(model)} is not known.{near} For any other model give its folder, or its "
+        "config.json."
     )
+
+
+def _without_step_times(given: ModelName) -> str | None:
+    """Say why a model that people ask for by its name has no step times here; None where it is not one of those."""
+    table = _names()["without_step_times"]
+    reasons = {compact(str(name)): group for group in table.values() for name in group["names"]}
+    found = next((reasons[key] for key in map(compact, given.spellings) if key in reasons), None)
+    return None if found is None else str(found["because"])
+
+
+def _nearest(plain: str) -> str:
+    """Return ` Did you mean …?` with known names of the same kind: those with a word of this one, and alike."""
+    words, names = _words(plain), known_names()
+    same = [one for one in names if words & _words(one)]
+    return did_you_mean(plain, same, _SHOWN, 0.4) or did_you_mean(plain, names, _SHOWN)
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall("[a-z]{3,}", name))
 
 
 def _read_file(path: Path, family: Family | None) -> ModelSpec:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 # What publishers add to a name without another shape; `latest` of ollama, the rest of hubs.
 _ADDED = re.compile(
-    r"(-(instruct|chat|hf|it|base|thinking|reasoning|preview|pt|qat|text|latest|en|zh|unsloth|gguf|b?f16|fp16|f32"
+    r"(-(instruct|chat|hf|it|base|think|thinking|reasoning|preview|pt|qat|text|latest|en|zh|unsloth|gguf|b?f16|fp16|f32"
     r"|v\d(\.\d)?|\d{4}))$"
 )
 _GGUF = re.compile(r"(?P<plain>.+?)(-gguf)?([-.](ud-)?(?P<type>i?q(?P<bits>[1-8])(_\w+|$)))?(?P<end>-gguf)?")

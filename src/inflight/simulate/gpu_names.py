@@ -15,6 +15,7 @@ _ADDED = frozenset(
         *("hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr6x", "gddr7"),
     )
 )
+_SHOWN = 3  # names that an unknown one is answered with
 _SIZES = (0.88, 1.05)  # a card's size by name, as a share of the memory that its driver reports
 
 
@@ -37,14 +38,14 @@ def find_name(name: str, known: Callable[[str], float | None]) -> str | None:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean …?` with the nearest known name of the same kind; "" where none is."""
-    parts, names = _words(name), sorted(known, key=len)
+    """Return ` Did you mean …?` with the nearest known names of the same kind; "" where none is."""
+    parts, names = _words(re.sub(r"^\d+ ?x ?(?=[a-z])", "", name.strip().lower())), sorted(known, key=len)
     models = {word for word in parts if re.fullmatch(r"[a-z]+\d+[a-z]*|\d{4}[a-z]*", word)}
     same = [one for one in names if models.intersection(one.split("-"))]
     if same:
         shorter = [one for one in same if set(one.split("-")) <= set(parts)]
-        return did_you_mean("-".join(parts), shorter or same) or f" Did you mean {(shorter or same)[0]}?"
-    return did_you_mean("-".join(parts), [one for one in names if _letters(one) == _letters(parts[0])])
+        return did_you_mean("-".join(parts), shorter or same, _SHOWN) or f" Did you mean {(shorter or same)[0]}?"
+    return did_you_mean("-".join(parts), [one for one in names if _letters(one) == _letters(parts[0])], _SHOWN)
 
 
 def _forms(name: str) -> Iterator[str]:
@@ -58,6 +59,7 @@ def _words(name: str) -> list[str]:
     """Return a name's words without those that are added, sizes as numbers, and SXM without its version."""
     plain = re.sub(r"\((r|tm)\)|\d+-core|:[a-z:+-]*$|mac(book)? ?(pro|air|mini|studio)", " ", name.lower())
     plain = re.sub(r"\b(rtx|epyc|xeon)(?=\d)", r"\1-", plain)
+    plain = re.sub(r"(\d) (?=gi?b\b)", r"\1", plain)
     parts = (re.sub(r"^(\d+)g(i?b)?$", r"\1", word) for word in re.split(r"[\s_/+-]+", plain))
     parts = (re.sub(r"^sxm\d$", "sxm", word) for word in parts)
     return [word for word in parts if word and word not in _ADDED] or [""]

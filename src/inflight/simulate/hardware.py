@@ -239,9 +239,9 @@ def find_gpu(name: str, others: Iterable[Gpu] = (), option: str = "") -> Gpu:
         return gpu
     if (gpu := sheets.gpu_of_machine(name)) is not None:
         return gpu
-    hint = nearest_name(name, known)
-    wrong = f"{option} is {name!r}" if option else f"The GPU {name!r} is not known"
-    raise HardwareError(f"{wrong}; known are {', '.join(known)}.{hint} To add one, {_HOW}.")
+    wrong = f"{option} is {name!r}, which is not known" if option else f"The GPU {name!r} is not known"
+    near = nearest_name(name, known) or f" Known are {', '.join(known)}."
+    raise HardwareError(f"{wrong}.{near} To add one, {_HOW}. The machine at hand is measured by `inflight calibrate`.")
 
 
 def read_hardware_file(path: Path) -> tuple[Gpu, ...]:
