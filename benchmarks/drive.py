@@ -100,8 +100,8 @@ class Observer:
         if snapshot.waiting:
             self.running_at_most.append(snapshot.running)
         self.preemptions = snapshot.preemptions
-        self.allocated_slots += snapshot.held_slots
-        self.used_slots += snapshot.used_slots
+        self.allocated_slots += snapshot.kv.held_slots
+        self.used_slots += snapshot.kv.used_slots
 
     @property
     def padding_waste(self) -> float:

@@ -173,7 +173,7 @@ def noticed(model: str, shape: dict[str, object], rounds: int) -> dict[str, list
                 found[what].append(Noticed(*(pair if folder_first else pair[::-1])))
                 of = found[what][-1]
                 log_line(f"{what}: {p99(of.folder) * 1e3:.1f} ms with a folder, {p99(of.none) * 1e3:.1f} ms without")
-        tiers = with_folder.loop.stats().tiers
+        tiers = with_folder.loop.stats().kv.tiers
         assert tiers is not None
         log_line(f"{tiers.brought} blocks were brought, {tiers.stored} stored")
         for engine in (with_folder, without):

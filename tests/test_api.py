@@ -82,7 +82,7 @@ def test_after_ctrl_c_the_next_call_is_answered(llm: LLM, after: float) -> None:
     (output,) = llm.generate("hello world", GREEDY)
     assert output.outputs == expected.outputs
     stats = llm._engine.loop.stats()
-    assert (stats.running, stats.waiting, stats.held_blocks) == (0, 0, 0)
+    assert (stats.running, stats.waiting, stats.kv.held_blocks) == (0, 0, 0)
 
 
 def test_outputs_in_the_order_of_the_prompts(llm: LLM) -> None:
@@ -490,7 +490,7 @@ def test_async_abort_refusal_and_leaving(tiny: Path) -> None:
                 if not snapshot.running:
                     break
                 await asyncio.sleep(0.01)
-            assert (snapshot.running, snapshot.held_blocks) == (0, 0)
+            assert (snapshot.running, snapshot.kv.held_blocks) == (0, 0)
 
     asyncio.run(main())
 

@@ -35,7 +35,7 @@ def brought(model: Path, kept: Path, cases: list[Case], expected: list[object], 
     """Blocks, of a run whose answers are as they should be."""
     with opened(model, kv_cache_dir=str(kept), **shape) as engine:
         outputs = run(engine, cases)
-        tiers = engine.loop.stats().tiers
+        tiers = engine.loop.stats().kv.tiers
     for number, (output, same) in enumerate(zip(outputs, expected, strict=True)):
         assert answer(output) == same, f"request {number}"
     assert tiers is not None and not tiers.failed
@@ -69,7 +69,7 @@ def test_answers_are_the_same_with_the_host_as_a_tier(more: dict[str, object], f
         outputs = run(engine, cases)
         stats = engine.loop.stats()
     assert [answer(output) for output in outputs] == alone(folder, cases)
-    assert stats.held_host_blocks > 0 == stats.swapped_sequences
+    assert stats.kv.used_host_blocks > 0 == stats.kv.swapped_sequences
 
 
 def test_answers_are_the_same_whatever_is_evicted_first(folder: Path) -> None:
@@ -101,7 +101,7 @@ def test_damaged_files_change_no_answer(folder: Path, tmp_path: Path) -> None:
     damage(sorted(tmp_path.rglob("*.kv")))
     with opened(folder, kv_cache_dir=str(tmp_path)) as engine:
         outputs = run(engine, cases)
-        tiers = engine.loop.stats().tiers
+        tiers = engine.loop.stats().kv.tiers
     assert [answer(output) for output in outputs] == expected
     assert tiers is not None and tiers.failed
 
@@ -153,12 +153,12 @@ def test_every_group_is_kept_in_a_folder_and_what_is_lost_is_computed(
         losing.setattr(FolderTier, "_read_one", lose)
         with opened(model, kv_cache_dir=str(tmp_path)) as engine:
             assert [answer(output) for output in run(engine, cases)] == expected
-            assert engine.loop.stats().tiers.failed
+            assert engine.loop.stats().kv.tiers.failed
 
     damage(files)
     with opened(model, kv_cache_dir=str(tmp_path)) as engine:
         assert [answer(output) for output in run(engine, cases)] == expected
-        assert engine.loop.stats().tiers.failed
+        assert engine.loop.stats().kv.tiers.failed
 
 
 @pytest.mark.usefixtures("dense")
@@ -173,7 +173,7 @@ def test_answers_of_several_groups_are_the_same_with_the_host_as_a_tier(
         outputs = run(engine, cases)
         stats, capacity = engine.loop.stats(), engine.capacity
     assert [answer(output) for output in outputs] == expected
-    assert stats.held_host_blocks > 0 == stats.swapped_sequences
+    assert stats.kv.used_host_blocks > 0 == stats.kv.swapped_sequences
     if family in RECURRENT:
         with opened(model, max_num_seqs=12, num_blocks=32) as engine:
             assert capacity.state_snapshots > engine.capacity.state_snapshots, "a part of the host's memory is theirs"

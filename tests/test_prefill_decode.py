@@ -132,14 +132,14 @@ def test_an_idle_engine_does_not_count_blocks_as_held_that_are_free() -> None:
         bridge = AsyncBridge(build_engine(EngineSettings(threads=1, **FEW), peers=peers).loop)
         try:
             stream = await bridge.open(asked("r", 1, KVTransfer(give="r"), output=1))
-            held = [(await bridge.stats()).held_blocks]
+            held = [(await bridge.stats()).kv.held_blocks]
             async for _ in stream:
-                held.append((await bridge.stats()).held_blocks)
+                held.append((await bridge.stats()).kv.held_blocks)
             assert max(held) > 0
             async with asyncio.timeout(30):
                 while held[-1]:
                     await asyncio.sleep(0.02)
-                    held.append((await bridge.stats()).held_blocks)
+                    held.append((await bridge.stats()).kv.held_blocks)
         finally:
             bridge.close()
 
@@ -319,7 +319,7 @@ def check_released(*sides: Side, seconds: float = 10.0) -> None:
     """No block is held any more. What peers have taken, or did not come for, an engine hears of with its next step."""
     last, tries = time.monotonic() + seconds, 0
     for side in sides:
-        while side.engine.loop.stats().held_blocks:
+        while side.engine.loop.stats().kv.held_blocks:
             assert time.monotonic() < last, "blocks are held without a request"
             time.sleep(0.05)
             tries += 1

@@ -81,7 +81,7 @@ def test_a_second_round_begins_from_snapshots(
         for _ in range(3):
             assert [answer(output) for output in run(engine, cases)] == expected
         stats = engine.loop.stats()
-    assert stats.state_hits > 0 and stats.used_state_snapshots > 0
+    assert stats.kv.checkpoint_hits > 0 and stats.kv.used_checkpoints > 0
 
 
 @pytest.mark.parametrize("family", MODELS)

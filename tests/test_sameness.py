@@ -171,7 +171,7 @@ def check(folder: Path, cases: list[Case], expected: list[Answer], **shape: Any)
         stats = engine.loop.stats()
     for number, (output, same) in enumerate(zip(outputs, expected, strict=True)):
         assert answer(output) == same, f"request {number}: {cases[number]}"
-    assert (stats.waiting, stats.running, stats.held_blocks) == (0, 0, 0)
+    assert (stats.waiting, stats.running, stats.kv.held_blocks) == (0, 0, 0)
     # Samples of one request share its prompt with or without the cache, so that only single ones count.
     return stats.preemptions, sum(output.num_cached_tokens or 0 for output in outputs if len(output.outputs) == 1)
 

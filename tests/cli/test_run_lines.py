@@ -158,7 +158,7 @@ def test_what_is_answered_behind_an_unanswered_line_is_kept(tiny: Path, tmp_path
         run.work(LineReader(file.fileno()), After(), None)  # type: ignore[arg-type]
     assert [json.loads(line)["index"] for line in out.getvalue().splitlines()] == [1, 3]
     counts = engine.loop.stats()
-    assert (counts.waiting, counts.running, counts.held_blocks) == (0, 0, 0)
+    assert (counts.waiting, counts.running, counts.kv.held_blocks) == (0, 0, 0)
 
 
 # -- processes of their own ---------------------------------------------------------------------------------------

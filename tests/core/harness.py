@@ -690,15 +690,15 @@ class Harness:
             events += self.step()
         assert self.scheduler.idle, "it does not end"
         snapshot = self.scheduler.stats()
-        assert (snapshot.held_blocks, snapshot.running, snapshot.waiting) == (0, 0, 0)
+        assert (snapshot.kv.held_blocks, snapshot.running, snapshot.waiting) == (0, 0, 0)
         assert not self.alive, "a request got no terminal event"
-        assert snapshot.held_host_blocks == inside.evictable_host_blocks(self.scheduler)
+        assert snapshot.kv.used_host_blocks == inside.evictable_host_blocks(self.scheduler)
         assert self.setup.host_is_tier or not inside.evictable_host_blocks(self.scheduler)
-        assert self.setup.prefix_caching or not snapshot.used_state_snapshots, (
+        assert self.setup.prefix_caching or not snapshot.kv.used_checkpoints, (
             "a checkpoint is kept that no request finds"
         )
         if not self.setup.prefix_caching:
-            assert snapshot.idle_blocks == 0, "what only its own request could find is kept"
+            assert snapshot.kv.evictable_blocks == 0, "what only its own request could find is kept"
         return events
 
     def check(self) -> None:

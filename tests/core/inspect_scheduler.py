@@ -159,7 +159,7 @@ def _check_blocks(scheduler: Scheduler) -> None:
     assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"
     moving = [scheduler._memory._transfers.blocks_in_flight()]
     states = scheduler._memory._capacity.state_group
-    exported = [block for group, block in scheduler._memory._exporter.units_held if group != states]
+    exported = [block for group, block in _exported(scheduler) if group != states]
     holders = Counter(block for held in (*tables, *moving, exported) for block in held)
     for block in range(pool.num_blocks):
         assert pool.ref_count(block) == holders[block], (
@@ -167,8 +167,13 @@ def _check_blocks(scheduler: Scheduler) -> None:
         )
         assert (holders[block] == 0) == (block in free or block in idle), f"block {block} is held and not held"
     snapshot = scheduler.stats()
-    assert (snapshot.free_blocks, snapshot.idle_blocks) == (len(free), len(idle))
-    assert snapshot.held_blocks + snapshot.free_blocks + snapshot.idle_blocks == pool.num_blocks
+    assert (snapshot.kv.free_blocks, snapshot.kv.evictable_blocks) == (len(free), len(idle))
+    assert snapshot.kv.held_blocks + snapshot.kv.free_blocks + snapshot.kv.evictable_blocks == pool.num_blocks
+
+
+def _exported(scheduler: Scheduler) -> list[tuple[int, int]]:
+    """Return (group, block) of what the next plan exports, once for each reference."""
+    return [unit for ready in scheduler._memory._exporter._ready for unit in ready.units()]
 
 
 def _check_sharing(scheduler: Scheduler, size: int) -> None:
@@ -249,8 +254,8 @@ def _check_host(scheduler: Scheduler) -> None:
     assert host._evictable == evictable
     assert sorted(host._order) == sorted(evictable) and len(host._order) == len(host._evictable)
     snapshot = scheduler.stats()
-    assert snapshot.held_host_blocks == len(used) + len(moving)
-    assert snapshot.swapped_sequences == len(host._waiting)
+    assert snapshot.kv.used_host_blocks == len(used) + len(moving)
+    assert snapshot.kv.swapped_sequences == len(host._waiting)
 
 
 def _check_states(scheduler: Scheduler) -> None:
@@ -264,7 +269,7 @@ def _check_states(scheduler: Scheduler) -> None:
     transfers = memory._transfers.in_flight.values()
     holders.update(slot for one in transfers for group, slot in one.units() if group == memory._capacity.state_group)
     holders.update(state.exported for state in states if state.exported >= 0)
-    holders.update(slot for group, slot in memory._exporter.units_held if group == memory._capacity.state_group)
+    holders.update(slot for group, slot in _exported(scheduler) if group == memory._capacity.state_group)
     assert slots._holders == [holders[slot] for slot in range(slots.count)]
     unpublished = [slot for state in states for _, slot in state.unpublished]
     alone = [slot for slot in holders if slot not in slots._nodes]
@@ -275,7 +280,7 @@ def _check_states(scheduler: Scheduler) -> None:
     assert all(slots._kinds[slot] == kind for kind, cached in enumerate(slots._cached) for slot in cached)
     assert len(slots._cached[2]) <= max(1, slots.count // 2), "shared checkpoints have too many slots"
     assert all(state.newest <= one.num_computed for one in running(scheduler) if (state := one.state) is not None)
-    assert scheduler.stats().used_state_snapshots == slots.count - len(slots._free)
+    assert scheduler.stats().kv.used_checkpoints == slots.count - len(slots._free)
 
 
 def _check_lanes(scheduler: Scheduler) -> None:

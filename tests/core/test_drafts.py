@@ -139,7 +139,7 @@ def test_where_every_block_has_held_something_a_sequence_has_its_next_block_for_
 
         harness = drained(replace(ROOMY, num_blocks=16), *before, speculation=EagerSpeculation(Answers(asked)))
         found.clear()
-        free_blocks = harness.scheduler.stats().free_blocks
+        free_blocks = harness.scheduler.stats().kv.free_blocks
         assert free_blocks < 3 if before else free_blocks == 16
         harness.serve(request("asked", (1, 1, 0), output=16))
         return found

@@ -64,7 +64,7 @@ class TestStatic:
         harness.add(request("a", [0] * 4, output=None, max_tokens=8), request("b", [1] * 4, output=1), request("c"))
         for _ in range(7):
             harness.step()
-            assert harness.scheduler.stats().held_blocks == 3 + 16, "b may be as long as the model allows"
+            assert harness.scheduler.stats().kv.held_blocks == 3 + 16, "b may be as long as the model allows"
             assert inside.waiting(harness.scheduler) == {2}
 
     def test_a_batch_counts_samples_and_the_samples_of_a_request_begin_together(self) -> None:
@@ -88,7 +88,7 @@ class TestStatic:
         assert "'a' is running already" in harness.refuse(request("a"))
         assert harness.abort("a") == []  # it has ended, and its events come with the others'
         assert {event.request_id for event in harness.abort("b")} == {"a", "b"}
-        assert harness.scheduler.idle and harness.scheduler.stats().held_blocks == 0
+        assert harness.scheduler.idle and harness.scheduler.stats().kv.held_blocks == 0
 
 
 class TestDynamic:

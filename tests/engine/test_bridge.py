@@ -108,7 +108,7 @@ def request(request_id: str, prompt: int = 6, params: SamplingParams = ENDLESS) 
 
 
 def empty(stats: SchedulerStats) -> bool:
-    return (stats.waiting, stats.running, stats.held_blocks) == (0, 0, 0)
+    return (stats.waiting, stats.running, stats.kv.held_blocks) == (0, 0, 0)
 
 
 class RemoteRig(Rig):

@@ -203,7 +203,7 @@ def test_whatever_breaks_a_step_off_the_next_call_finds_an_engine_that_works(dep
     assert not any(isinstance(event, FinishedEvent) for event in loop.run()), "it was sent before"
     inside.check(scheduler, setup.capacity, [])
     stats = loop.stats()
-    assert (stats.running, stats.waiting, stats.held_blocks) == (0, 0, 0)
+    assert (stats.running, stats.waiting, stats.kv.held_blocks) == (0, 0, 0)
     fresh = setup.loop(depth=1)
     for one in loop, fresh:
         one.add(request("d", [0] * 5, output=4))
@@ -276,7 +276,7 @@ def test_a_second_interrupt_while_the_first_is_cleaned_up_after() -> None:
         loop.run()
     (end,) = loop.run()
     assert isinstance(end, FinishedEvent) and end.finishes[0].reason == "error"
-    assert loop.idle and loop.stats().held_blocks == 0
+    assert loop.idle and loop.stats().kv.held_blocks == 0
 
 
 class Unreadable:
@@ -332,5 +332,5 @@ def test_cached_prefixes_are_dropped_while_nothing_runs(more: dict[str, Any]) ->
     assert cached("a") == 0 and cached("b") > 0
     dropped = loop.reset_prefix_cache()
     assert dropped is not None and dropped > 0
-    assert loop.stats().free_blocks == setup.num_blocks and loop.reset_prefix_cache() == 0
+    assert loop.stats().kv.free_blocks == setup.num_blocks and loop.reset_prefix_cache() == 0
     assert cached("c") == 0 and cached("d") > 0

@@ -137,7 +137,7 @@ def test_a_suspended_step_is_computed_to_its_end_when_its_result_is_asked_for(or
     rig.loop.abort("long")
     rig.loop.close()
     assert suspender.suspension is None and rig.loop.idle
-    assert rig.loop.stats().held_blocks == 0
+    assert rig.loop.stats().kv.held_blocks == 0
 
 
 def test_after_an_interruption_in_an_interim_step_the_engine_works(
@@ -157,7 +157,7 @@ def test_after_an_interruption_in_an_interim_step_the_engine_works(
         rig.loop.advance()
     while not rig.loop.idle:
         rig.loop.advance()
-    assert rig.loop.stats().held_blocks == 0
+    assert rig.loop.stats().kv.held_blocks == 0
     plain = Rig(oracle_of("llama2").folder, backends()[-1], suspends=False)
     assert rig.serve([(0, stream)]) == plain.serve([(0, stream)])
 
@@ -184,6 +184,6 @@ def test_after_an_interruption_of_the_rest_of_a_suspended_step_no_half_computed_
     events = rig.loop.run()
     finishes = [one for event in events if isinstance(event, FinishedEvent) for one in event.finishes]
     assert [one.reason for one in finishes] == ["error"], finishes
-    assert rig.loop.stats().held_blocks == 0
+    assert rig.loop.stats().kv.held_blocks == 0
     plain = Rig(oracle_of("llama2").folder, backends()[-1], suspends=False)
     assert rig.serve([(0, long)]) == plain.serve([(0, long)])

@@ -178,7 +178,7 @@ def both(link: Link = LINK, mode: DisaggMode = AFTER, **more: Any) -> Simulation
 
 
 def tiers_of(run: Simulation) -> TierStats:
-    tiers = run.replicas[1].last.tiers
+    tiers = run.replicas[1].last.kv.tiers
     assert tiers is not None
     return tiers
 
@@ -232,7 +232,7 @@ def test_the_first_token_may_be_the_prefill_engines() -> None:
     run = simulate(workload, both(mode=DisaggMode("after", "prefill")))
     assert list(run.observations[0].token_times) == pytest.approx([0.05, 0.611, 0.622, 0.633])
     assert list(run.observations[1].token_times) == pytest.approx([9.05])  # which does not move
-    assert [one.last.tiers.brought for one in run.replicas if one.last.tiers] == [0, 2]
+    assert [one.last.kv.tiers.brought for one in run.replicas if one.last.kv.tiers] == [0, 2]
 
 
 def test_what_the_decode_engine_has_does_not_travel() -> None:

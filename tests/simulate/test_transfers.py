@@ -71,7 +71,7 @@ def test_a_checkpoint_takes_as_long_and_as_much_of_the_folder_as_blocks_of_its_b
 def test_a_slow_disk_is_left_alone_once_that_is_known() -> None:
     """9 blocks in 9 s, which takes 0.2 s to compute: once steps are known, too, most are computed."""
     run = simulate(prompts(*(1, 2) * 24, gap=30.0), SimulationSetup(kept(SMALL, block_s=1.0)))
-    tiers = run.replicas[0].last.tiers
+    tiers = run.replicas[0].last.kv.tiers
     assert tiers is not None
     assert tiers.declined > 3 * tiers.brought > 0
 
@@ -122,7 +122,7 @@ def test_a_busy_engine_with_every_tier_answers_all() -> None:
         run = simulate(workload, every)
         assert all(one.outcome == "completed" for one in run.observations)
         assert run.observations == simulate(workload, every).observations
-        assert all(one.last.held_blocks == 0 for one in run.replicas)
+        assert all(one.last.kv.held_blocks == 0 for one in run.replicas)
 
 
 def test_sessions_decide_what_is_evicted() -> None:

@@ -296,7 +296,7 @@ def _report_drafts(run: Simulation) -> None:
 
 def _tiers(run: Simulation) -> TierStats | None:
     """Return the counts of all replicas together; None: there are no tiers."""
-    found = [one.last.tiers for one in run.replicas if one.last.tiers is not None]
+    found = [one.last.kv.tiers for one in run.replicas if one.last.kv.tiers is not None]
     if not found:
         return None
     return TierStats(*(sum(getattr(one, name) for one in found) for name in TierStats.__slots__))

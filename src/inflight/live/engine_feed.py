@@ -185,18 +185,18 @@ class EngineFeed:
     def _moment(self, look: Look) -> Moment:
         dump = look.dump
         lanes = [_lane(one, look.now) for one in dump.lanes]
-        every = len(dump.ref_counts)
+        every = len(dump.kv.ref_counts)
         if not every:
-            evictable = self._num_blocks - dump.held - dump.free
-            counts = (dump.held, self._shared, evictable, dump.free, dump.held_host_blocks)
+            evictable = self._num_blocks - dump.kv.held - dump.kv.free
+            counts = (dump.kv.held, self._shared, evictable, dump.kv.free, dump.kv.used_host)
             return Moment(lanes, BlocksPart(*counts, moving=self._moving), ())
         self._num_blocks = every
         tables = [(one.number, one.blocks) for one in dump.running]
-        owners, shared_of = owners_of(dump.ref_counts, dump.evictable, tables, dump.moving)
+        owners, shared_of = owners_of(dump.kv.ref_counts, dump.kv.evictable, tables, dump.kv.moving)
         self._shared, self._moving = owners.count(SHARED), owners.count(MOVING)
         cells, per_cell = in_cells(owners)
-        counts = (dump.held, self._shared, len(dump.evictable), dump.free, dump.held_host_blocks)
-        host = None if dump.host is None else host_tier(dump.host)
+        counts = (dump.kv.held, self._shared, len(dump.kv.evictable), dump.kv.free, dump.kv.used_host)
+        host = None if dump.kv.host is None else host_tier(dump.kv.host)
         disk = None if dump.folder is None else folder_tier(dump.folder)
         blocks = BlocksPart(*counts, cells, per_cell, self._moving, host, disk)
         holders = [

@@ -132,11 +132,11 @@ def test_a_sequence_holds_the_blocks_of_its_window_and_a_chunk() -> None:
     while one.num_computed < CONTEXT + 100:
         engine.step()
         held = inside.held(engine.scheduler, one)
-        assert len(held) == len(set(held)) == engine.scheduler.stats().held_blocks <= most + 8
+        assert len(held) == len(set(held)) == engine.scheduler.stats().kv.held_blocks <= most + 8
     by_group = [len(table) - at for table, at in zip(one.block_tables, one.num_freed_blocks, strict=True)]
     assert by_group == [519, 33, 7]
     snapshot = engine.scheduler.stats()
-    assert snapshot.used_slots <= snapshot.held_slots
+    assert snapshot.kv.used_slots <= snapshot.kv.held_slots
 
 
 def test_a_prompt_that_can_never_fit_is_refused_with_the_blocks_it_needs() -> None:

@@ -44,7 +44,7 @@ def cached(harness: Harness) -> list[int]:
 def test_an_engine_begins_behind_blocks_that_another_wrote_and_writes_none_of_them_again() -> None:
     harness = again()
     assert cached(harness) == [8], "the last token is computed, since the next is drawn from it"
-    assert harness.scheduler.stats().tiers.brought == 4
+    assert harness.scheduler.stats().kv.tiers.brought == 4
     assert not any(one.kind == "store" for plan in harness.plans for one in plan.transfers)
 
 
@@ -71,7 +71,7 @@ def test_an_engine_without_other_work_waits_for_the_load() -> None:
 
 def test_blocks_whose_load_failed_are_computed() -> None:
     harness = again(transfer_polls=(2,), lost_transfers=1)
-    assert cached(harness) == [0] and harness.scheduler.stats().tiers.failed == 4
+    assert cached(harness) == [0] and harness.scheduler.stats().kv.tiers.failed == 4
 
 
 def test_equal_prompts_wait_for_the_same_blocks() -> None:
@@ -86,7 +86,7 @@ def test_a_request_aborted_during_its_load_holds_nothing() -> None:
     harness.step()
     harness.abort("again")
     harness.drain()
-    assert harness.scheduler.stats().idle_blocks == 4, "the loaded blocks are cached"
+    assert harness.scheduler.stats().kv.evictable_blocks == 4, "the loaded blocks are cached"
 
 
 def test_blocks_of_a_failed_step_are_not_written() -> None:
@@ -132,7 +132,7 @@ def test_a_load_brings_what_each_group_needs(shape: dict[str, Any], groups: list
     lost = Harness(replace(setup, transfer_polls=(3,), lost_transfers=1))
     assert lost.serve(request("lost", PROMPT, output=4)) == [0]
     assert lost.clients[0].tokens == first.clients[0].tokens
-    assert lost.scheduler.stats().tiers.failed == len(groups)
+    assert lost.scheduler.stats().kv.tiers.failed == len(groups)
 
 
 def kinds(harness: Harness, tier: RememberingTier) -> dict[int, int]:
@@ -273,6 +273,6 @@ def test_a_chain_that_a_full_host_evicts_for_its_own_load_is_loaded_whole(host_b
     harness = Harness(replace(kept(), num_blocks=6, host_blocks=host_blocks, host_is_tier=True))
     harness.serve(request("beginning", PROMPT[:5], output=1))
     harness.serve(request("other", (2,) * 11, output=1))
-    before = harness.scheduler.stats().tiers.brought
+    before = harness.scheduler.stats().kv.tiers.brought
     assert harness.serve(request("again", PROMPT, output=1)) == [8]
-    assert harness.scheduler.stats().tiers.brought == before + 4
+    assert harness.scheduler.stats().kv.tiers.brought == before + 4

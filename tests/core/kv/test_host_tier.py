@@ -35,14 +35,14 @@ def pressed(setup: Setup = SCARCE) -> Harness:
 def swapped() -> Harness:
     """Run two requests that do not fit together until a block of the preempted one is on the host."""
     harness = pressed()
-    while not harness.scheduler.stats().held_host_blocks:
+    while not harness.scheduler.stats().kv.used_host_blocks:
         harness.step()
     return harness
 
 
 def test_swapped_blocks_come_back_and_only_partial_blocks_are_recomputed() -> None:
     harness = swapped()
-    assert harness.scheduler.stats().held_host_blocks == 1, "of its two or three, one block was asked for"
+    assert harness.scheduler.stats().kv.used_host_blocks == 1, "of its two or three, one block was asked for"
     harness.drain()
     moved = [(plan.copies("store"), plan.copies("load")) for plan in harness.plans]
     assert sum(len(out) for out, _ in moved) == sum(len(back) for _, back in moved) > 0
@@ -54,7 +54,7 @@ def test_a_failed_step_empties_the_host() -> None:
     harness = swapped()
     harness.step(fail=True)
     snapshot = harness.scheduler.stats()
-    assert (snapshot.held_host_blocks, snapshot.swapped_sequences) == (0, 0)
+    assert (snapshot.kv.used_host_blocks, snapshot.kv.swapped_sequences) == (0, 0)
     harness.drain()
     assert harness.reasons == ["error", "length"]
 
@@ -104,7 +104,7 @@ def test_copies_to_the_host_do_not_say_groups_which_older_records_lack(polls: tu
 def test_the_content_stored_first_is_evicted_first() -> None:
     harness = Harness(replace(SMALL, host_blocks=5))
     cached(harness, *PROMPTS)
-    assert harness.scheduler.stats().held_host_blocks == inside.evictable_host_blocks(harness.scheduler) == 5
+    assert harness.scheduler.stats().kv.used_host_blocks == inside.evictable_host_blocks(harness.scheduler) == 5
     first, last = cached(harness, PROMPTS[0], PROMPTS[-1])
     assert first < 8 <= last
 

@@ -72,11 +72,11 @@ def test_each_computed_chunk_is_exported_and_the_end_once() -> None:
 def test_blocks_are_held_until_the_peer_has_them() -> None:
     harness = giving(transfer_polls=(9,))
     harness.steps(4)
-    assert harness.scheduler.stats().held_blocks == 4, "the request has ended"
+    assert harness.scheduler.stats().kv.held_blocks == 4, "the request has ended"
     assert harness.scheduler.idle, "no request waits for them here"
     for _ in range(12):
         harness.poll()
-    assert harness.scheduler.stats().held_blocks == 0
+    assert harness.scheduler.stats().kv.held_blocks == 0
 
 
 def test_the_export_of_an_aborted_prompt_ends() -> None:

@@ -41,7 +41,7 @@ def test_the_same_prompt_begins_behind_its_last_whole_block() -> None:
     )
     assert harness.serve(request("b", prompt)) == [18]
     snapshot = harness.scheduler.stats()
-    assert (harness.begun, snapshot.state_hits, snapshot.state_missed_tokens) == (1, 1, 0)
+    assert (harness.begun, snapshot.kv.checkpoint_hits, snapshot.kv.checkpoint_missed_tokens) == (1, 1, 0)
 
 
 def test_a_shared_beginning_is_found_from_the_third_request_on() -> None:
@@ -49,7 +49,7 @@ def test_a_shared_beginning_is_found_from_the_third_request_on() -> None:
     harness = Harness(ROOMY)
     found = [harness.serve(request(str(token), SYSTEM + [token] * 10)) for token in (2, 3, 4)]
     assert found == [[0], [8], [14]]
-    assert harness.scheduler.stats().state_missed_tokens == 14 - 8
+    assert harness.scheduler.stats().kv.checkpoint_missed_tokens == 14 - 8
 
 
 @pytest.mark.parametrize("edited", [5, 8, 10])
@@ -73,7 +73,7 @@ def test_decoding_uses_one_slot_however_long_it_takes() -> None:
     harness = Harness(ROOMY)
     harness.serve(request("a", SYSTEM, output=60))
     assert len(taken(harness)) > 10
-    assert harness.scheduler.stats().used_state_snapshots == 4, "two marks, the prompt's end, and the newest"
+    assert harness.scheduler.stats().kv.used_checkpoints == 4, "two marks, the prompt's end, and the newest"
 
 
 def test_one_of_equal_prompts_that_arrive_together_is_computed() -> None:
@@ -87,7 +87,7 @@ def test_samples_of_a_request_begin_from_the_first_ones_prompt(prefix_caching: b
     harness = Harness(replace(ROOMY, token_budget=64, prefix_caching=prefix_caching))
     harness.serve(request("a", SYSTEM, n=3, temperature=1.0, seed=7))
     assert [chunk.start for plan in harness.plans for chunk in plan.chunks if chunk.length > 1] == [0, 12, 12]
-    assert bool(harness.scheduler.stats().used_state_snapshots) == prefix_caching
+    assert bool(harness.scheduler.stats().kv.used_checkpoints) == prefix_caching
 
 
 SCARCE = replace(ROOMY, num_blocks=24, max_rows=2, max_model_len=48, spacing=CheckpointSpacing(8, 2, 1))

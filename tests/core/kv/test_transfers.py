@@ -143,7 +143,7 @@ def test_unreported_transfers_fail(where: str, kind: str) -> None:
         except KeyboardInterrupt:
             assert where != "lost"
     assert executor.where == "" and sum(isinstance(event, FinishedEvent) for event in events) == 2
-    assert loop.stats().held_blocks == loop.stats().held_host_blocks == 0
+    assert loop.stats().kv.held_blocks == loop.stats().kv.used_host_blocks == 0
 
 
 def test_recovery_waits_for_transfers_in_flight() -> None:
@@ -153,7 +153,7 @@ def test_recovery_waits_for_transfers_in_flight() -> None:
         loop.advance()
     loop._scheduler_call.interrupted = True  # as a Ctrl-C within one leaves it
     loop.add(request("c", [0], output=1))
-    assert not executor.in_flight and loop.stats().held_blocks == 0
+    assert not executor.in_flight and loop.stats().kv.held_blocks == 0
     loop.run()
 
 

@@ -220,7 +220,7 @@ def test_no_more_are_preempted_than_it_takes_and_few_numbers_are_tried(
     harness = Harness(Setup(num_blocks=60, max_rows=61, token_budget=240, max_model_len=200, prefix_caching=False))
     harness.add(*(request(f"b{number}", [0], output=2, lane="batch") for number in range(60)))
     harness.step()
-    assert harness.scheduler.stats().free_blocks == 0
+    assert harness.scheduler.stats().kv.free_blocks == 0
     asked, can_admit = [], KVCacheManager.can_admit
     monkeypatch.setattr(KVCacheManager, "can_admit", lambda *given: asked.append(given) or can_admit(*given))
     harness.add(request("foreground", [1] * (2 * blocks), output=1))

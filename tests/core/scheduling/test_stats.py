@@ -44,11 +44,11 @@ def test_blocks_are_free_held_or_evictable() -> None:
     scheduler = scheduler_of(1, output=1)
     plan = scheduler.plan(0.0)
     held, dump = set(plan.chunks[0].new_blocks), scheduler.dump()
-    assert {block for block, count in enumerate(dump.ref_counts) if count} == held and not dump.evictable
+    assert {block for block, count in enumerate(dump.kv.ref_counts) if count} == held and not dump.kv.evictable
     scheduler.commit(plan, StepResult(plan.step, (Sampled(0, (1,)),), 0.1), 0.1)
     dump = scheduler.dump()
-    assert not any(dump.ref_counts) and len(dump.evictable) == 2, "two full blocks can be found"
-    assert set(dump.evictable) < held
+    assert not any(dump.kv.ref_counts) and len(dump.kv.evictable) == 2, "two full blocks can be found"
+    assert set(dump.kv.evictable) < held
 
 
 def test_of_many_waiting_sequences_a_few_are_named_and_all_where_all_are_asked_for() -> None:
@@ -62,15 +62,15 @@ def test_of_many_waiting_sequences_a_few_are_named_and_all_where_all_are_asked_f
 def test_what_a_preempted_sequence_comes_back_for_is_on_the_host() -> None:
     setup = Setup(num_blocks=8, block_size=2, max_rows=2, token_budget=16, preemption="swap", host_blocks=8)
     scheduler = scheduler_of(2, setup, tokens=6, output=8)
-    now, host = 0.0, scheduler.dump().host
+    now, host = 0.0, scheduler.dump().kv.host
     assert (host.num_blocks, len(host.free), host.wanted) == (8, 8, ())
     while not host.wanted:
         step(scheduler, now)
-        now, host = now + 0.1, scheduler.dump().host
+        now, host = now + 0.1, scheduler.dump().kv.host
     assert {numbers for _, numbers in host.wanted} == {(1,)}, "the lower ranked one was preempted"
     used = {block for block, _ in host.wanted}
     assert used.isdisjoint(host.free) and len(used) + len(host.free) == 8
-    assert scheduler.dump(blocks=False).host is None
+    assert scheduler.dump(blocks=False).kv.host is None
 
 
 def test_the_account_of_an_unfinished_request_is_what_its_end_would_say() -> None:

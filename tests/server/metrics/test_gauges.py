@@ -104,7 +104,7 @@ def test_snapshots_of_recurrent_state() -> None:
     assert page.get("inflight_state_snapshot_hits_total") == 2
     assert page.get("inflight_state_missed_tokens_total") == 0
     assert page.total("inflight_state_snapshots") == 5
-    assert page.get("inflight_state_snapshots", state="used") == driven.loop.stats().used_state_snapshots > 0
+    assert page.get("inflight_state_snapshots", state="used") == driven.loop.stats().kv.used_checkpoints > 0
     assert page.get("inflight_prefix_cache_hit_tokens_total") == 10 + 8
     assert Driven().page().total("inflight_state_snapshots") == 0
 

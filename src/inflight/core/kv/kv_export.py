@@ -145,11 +145,6 @@ class KVExporter:
         self._ready: list[_Ready] = []  # holds its blocks and checkpoints until the next plan
 
     @property
-    def units_held(self) -> list[tuple[int, int]]:
-        """(group, block) of what the next plan exports, once for each reference."""
-        return [unit for one in self._ready for unit in one.units()]
-
-    @property
     def is_waiting(self) -> bool:
         """Whether the next plan has something to export."""
         return bool(self._ready)

@@ -170,7 +170,6 @@ class KVCacheManager:
     def _bind(self) -> None:
         """Bind the calls that one part answers alone. Some are made for every row of a step: no call is in between."""
         # Waiting sequences: cached prefixes, checkpoints, loads from tiers and peers.
-        self.checkpoint_is_coming = self._sharing.checkpoint_is_coming
         self.wait_for_checkpoint = self._sharing.wait_for_checkpoint
         self.hide_blocks = self._sharing.hide_blocks
         self.loading = self._loader.loading

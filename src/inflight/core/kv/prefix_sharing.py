@@ -185,12 +185,12 @@ class PrefixSharing:
         blocks = [cached.block for cached in demand.cached]
         return sum(demand.fresh) + blocks.count(None) + self._pool.count_evictable(blocks)
 
-    def has_room(self, sequence: Sequence, lookup: Lookup, spare: int, to_the_end: bool = False) -> bool:
+    def has_room(self, sequence: Sequence, lookup: Lookup, spare: int) -> bool:
         """Return whether a sequence's admission leaves `spare` blocks available.
 
         Only released blocks and a longer chain make more room. Without these the answer remains no, and the chain's
         blocks are not counted again."""
-        return self.demand_with_room(sequence, lookup, spare, to_the_end) is not None
+        return self.demand_with_room(sequence, lookup, spare) is not None
 
     def demand_with_room(
         self, sequence: Sequence, lookup: Lookup, spare: int, to_the_end: bool = False
@@ -207,17 +207,13 @@ class PrefixSharing:
             lookup.room, lookup.num_released, lookup.length = room, self._pool.num_released, length
         return demand if room >= spare else None
 
-    def checkpoint_is_coming(self, sequence: Sequence) -> bool:
-        """Return whether the plan under construction writes a checkpoint from which a waiting sequence could begin with
-        fewer tokens to compute. False where the sequence has waited for one before (`wait_for_checkpoint`)."""
-        if self._states is None:
+    def wait_for_checkpoint(self, sequence: Sequence) -> bool:
+        """Have a waiting sequence wait for the next plan, once, where the one under construction writes a checkpoint
+        from which it could begin with fewer tokens to compute; return whether it does."""
+        if self._states is None or (lookup := self.find(sequence)).waited:
             return False
-        lookup = self.find(sequence)
-        return not lookup.waited and self._states.is_coming(lookup.chain.blocks[len(self.hits(lookup)) :])
-
-    def wait_for_checkpoint(self, sequence: Sequence) -> None:
-        """Note that a sequence waits for the next plan; it does so once."""
-        self.find(sequence).waited = True
+        lookup.waited = self._states.is_coming(lookup.chain.blocks[len(self.hits(lookup)) :])
+        return lookup.waited
 
     def forget(self, sequence: Sequence) -> None:
         """Forget the lookup of a sequence that no longer waits."""

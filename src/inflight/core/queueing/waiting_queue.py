@@ -120,7 +120,7 @@ class PolicyOrder:
             self._groups.changed(group)
 
     def move_behind(self, sequence: Sequence) -> None:
-        """Have a sequence come after all others, until it is pushed again."""
+        """Have a sequence that may be served come after all others, until it is pushed again."""
         seq = self._inside[sequence.number] = next(self._seq)
         heapq.heappush(self._late, ((sequence.request.arrival,), sequence.number, seq, sequence))
 
@@ -226,6 +226,7 @@ class WaitingQueue:
         self.rank = self._order.rank
         self.in_order = self._order.__iter__
         self.first = self._order.first
+        self.move_behind = self._order.move_behind
         self.first_late = self._order.first_late
 
     def clear(self) -> None:
@@ -249,10 +250,6 @@ class WaitingQueue:
         self._forget(sequence)
         self._order.push(sequence)
         self._count(sequence)
-
-    def move_behind(self, sequence: Sequence) -> None:
-        """Have a sequence that may be served come after all others, until it is pushed again."""
-        self._order.move_behind(sequence)
 
     def deferred(self, reason: str) -> int:
         """Return the number of sequences that are deferred for this reason."""

@@ -276,7 +276,7 @@ class PlanBuilder:
             prompts = filter(self._is_ready, self._prompts)
             if before_running and not any(preemption.goes_before(sequence, one) for one in prompts):
                 return OTHER
-            if self._memory.has_state and self._waits_for_checkpoint(sequence):
+            if self._memory.wait_for_checkpoint(sequence):
                 return OTHER  # the step in flight, behind which it has less to compute
             has_row = self._running.has_row(lane, shape)
             if not preemption.made_room_for(sequence):
@@ -294,13 +294,6 @@ class PlanBuilder:
             if not self._make_room(sequence, lane) or not self._admit(sequence, lane, left):
                 return "blocks"
         return OTHER
-
-    def _waits_for_checkpoint(self, sequence: Sequence) -> bool:
-        """Have a waiting sequence sit out one plan, where the one in flight writes a checkpoint that it can use."""
-        if not self._memory.checkpoint_is_coming(sequence):
-            return False
-        self._memory.wait_for_checkpoint(sequence)
-        return True
 
     def _admit(self, sequence: Sequence, lane: Lane, budget: int) -> bool:
         """Give a waiting sequence a row, blocks and, unless blocks are still to be loaded, its first chunk.

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from inflight.core.adapters import AdapterSlots
 from inflight.core.estimation.output_length import PredictionError
-from inflight.core.kv.manager import HostDump, KVCacheManager
+from inflight.core.kv.manager import KVCacheDump, KVCacheManager, KVCacheStats
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.scheduling.paused_calls import BLOCKS
 from inflight.core.scheduling.state import SchedulerState
 from inflight.core.sequence import Sequence
 from inflight.core.speculation.speculation import SpeculationStats
-from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
+from inflight.core.types.kv_transfer import FolderStats, KVExportStats
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import GrammarStats
 from inflight.core.types.suspension import SuspensionStats
@@ -68,53 +68,36 @@ class AdapterStats:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """Counts of this moment, and totals since the engine began. Blocks: held + free + idle (cached, not held) = all.
+    """Counts of this moment, and totals since the engine began.
 
     Attributes:
         step: The next plan's number.
         waiting, running: Sequences.
-        held_blocks, free_blocks, idle_blocks: Shared blocks count once.
+        kv: Of blocks and checkpoints.
         preemptions: In total; swap_preemptions are those whose blocks were to be kept on the host.
-        held_slots, used_slots: Token slots of held blocks, and those of them that are computed.
         lanes: Counts of each.
-        held_host_blocks: In use on the host.
-        swapped_sequences: Preempted ones with content on the host.
         recomputed_tokens: In total, after preemptions.
         prefix_queries, prefix_hits: Tokens of newcomers that were looked up and found in the prefix cache, in total.
         predictions: Of output lengths, at arrival, against the lengths of ended sequences.
-        used_state_snapshots: Slots for checkpoints of recurrent state that are not free.
-        state_hits: Rows that began from a checkpoint, in total.
-        state_missed_tokens: Tokens computed again for want of a checkpoint, though their blocks were found, in total.
         speculation: None where nothing is counted.
         grammars, folder, handed_over, suspended: Added by the engine's loop; None where there are none.
         adapters: None without adapter slots.
-        tiers: None without tiers and peers.
     """
 
     step: int
     waiting: int
     running: int
-    held_blocks: int
-    free_blocks: int
-    idle_blocks: int
+    kv: KVCacheStats
     preemptions: int
-    held_slots: int
-    used_slots: int
     lanes: tuple[LaneStats, ...]
-    held_host_blocks: int
-    swapped_sequences: int
     swap_preemptions: int
     recomputed_tokens: int
     prefix_queries: int
     prefix_hits: int
     predictions: PredictionError
-    used_state_snapshots: int
-    state_hits: int
-    state_missed_tokens: int
     speculation: SpeculationStats | None = None
     grammars: GrammarStats | None = None
     adapters: AdapterStats | None = None
-    tiers: TierStats | None = None
     folder: FolderStats | None = None
     handed_over: KVExportStats | None = None
     suspended: SuspensionStats | None = None
@@ -176,22 +159,14 @@ class SchedulerDump(NamedTuple):
     Attributes:
         next_number: Of the next sequence.
         running, lanes: Sequences with a row, and the queues.
-        held, free: Device blocks; all others are evictable.
-        held_host_blocks: In use on the host.
-        ref_counts, evictable, moving, host: Of each block, where blocks were asked for.
+        kv: Blocks; each of them where blocks were asked for.
         folder: Added by the engine's loop.
     """
 
     next_number: int
     running: tuple[RunningSequence, ...]
     lanes: tuple[LaneDump, ...]
-    held: int
-    free: int
-    held_host_blocks: int
-    ref_counts: tuple[int, ...] = ()
-    evictable: tuple[int, ...] = ()
-    moving: tuple[int, ...] = ()
-    host: HostDump | None = None
+    kv: KVCacheDump
     folder: FolderStats | None = None
 
 
@@ -200,48 +175,31 @@ def scheduler_stats(
 ) -> SchedulerStats:
     """Return counts. step: the next plan's number."""
     counts, sequences = state.counts, state.running.sequences
-    kv = state.memory.stats(sequences)
     return SchedulerStats(
         step=step,
         waiting=len(state.lanes),
         running=len(sequences),
-        held_blocks=kv.held_blocks,
-        free_blocks=kv.free_blocks,
-        idle_blocks=kv.evictable_blocks,
+        kv=state.memory.stats(sequences),
         preemptions=counts.preemptions,
-        held_slots=kv.held_slots,
-        used_slots=kv.used_slots,
         lanes=tuple(map(_lane_stats, state.lanes.all())),
-        held_host_blocks=kv.used_host_blocks,
-        swapped_sequences=kv.swapped_sequences,
         swap_preemptions=counts.swap_preemptions,
         recomputed_tokens=counts.recomputed_tokens,
         prefix_queries=counts.prefix_queries,
         prefix_hits=counts.prefix_hits,
         predictions=predictions,
-        used_state_snapshots=kv.used_checkpoints,
-        state_hits=kv.checkpoint_hits,
-        state_missed_tokens=kv.checkpoint_missed_tokens,
         speculation=speculation,
         adapters=_adapter_stats(state.adapters),
-        tiers=kv.tiers,
     )
 
 
 def dump_state(next_number: int, state: SchedulerState, whole: bool, blocks: bool) -> SchedulerDump:
     """Return sequences and blocks. whole: list all waiting sequences. blocks: list each block with its holders."""
-    memory, kv = state.memory, state.memory.dump(blocks)
+    memory = state.memory
     return SchedulerDump(
         next_number,
         tuple(_running(one, memory, blocks) for one in state.running.sequences if one.row is not None),
         tuple(_lane_dump(lane, whole) for lane in state.lanes.all()),
-        kv.held,
-        kv.free,
-        kv.used_host,
-        kv.ref_counts,
-        kv.evictable,
-        kv.moving,
-        kv.host,
+        memory.dump(blocks),
     )
 
 

@@ -80,12 +80,25 @@ class Step:
             sequence.timings.cached_tokens = sequence.num_computed
             state.counts.prefix_queries += sequence.num_tokens
             state.counts.prefix_hits += sequence.num_computed
-        request = sequence.request
-        slot = -1 if request.adapter is None else state.adapters.slot_of(request.request_id)
-        new = _new_request(sequence, slot)
-        if memory.has_state:
-            new = structs.replace(new, snapshot=memory.begin_from_checkpoint(sequence))
-        self.new_requests.append(new)
+        request, row = sequence.request, sequence.row
+        assert row is not None
+        self.new_requests.append(
+            NewRequest(
+                row=row,
+                token_ids=sequence.token_slice(0, sequence.num_tokens),
+                prompt_length=len(sequence.prompt),
+                params=request.params,
+                seed=request.seed,
+                sample_index=sequence.sample_index,
+                banned_token_ids=sequence.banned,
+                bad_token_ids=request.bad_token_ids,
+                pooling=request.pooling,
+                snapshot=memory.begin_from_checkpoint(sequence) if memory.has_state else -1,
+                grammar=request.grammar,
+                second_text_at=request.second_text_at,
+                adapter_slot=-1 if request.adapter is None else state.adapters.slot_of(request.request_id),
+            )
+        )
         return tuple(sequence.blocks)
 
     def add_chunk(self, sequence: Sequence, length: int, new_blocks: tuple[int, ...]) -> None:
@@ -178,22 +191,3 @@ class Step:
         if new_tokens > 0:
             sequence.charged = sequence.num_computed
             queue.policy.served(SequenceView(sequence), new_tokens, 0, self._state.time.now)
-
-
-def _new_request(sequence: Sequence, adapter_slot: int) -> NewRequest:
-    request, row = sequence.request, sequence.row
-    assert row is not None
-    return NewRequest(
-        row=row,
-        token_ids=sequence.token_slice(0, sequence.num_tokens),
-        prompt_length=len(sequence.prompt),
-        params=request.params,
-        seed=request.seed,
-        sample_index=sequence.sample_index,
-        banned_token_ids=sequence.banned,
-        bad_token_ids=request.bad_token_ids,
-        pooling=request.pooling,
-        grammar=request.grammar,
-        second_text_at=request.second_text_at,
-        adapter_slot=adapter_slot,
-    )

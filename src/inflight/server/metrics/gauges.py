@@ -29,8 +29,8 @@ def collect(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
         yield from _adapters(stats.adapters)
     if stats.grammars is not None:
         yield from _grammars(stats.grammars)
-    if stats.tiers is not None:
-        yield from _tiers(stats.tiers)
+    if stats.kv.tiers is not None:
+        yield from _tiers(stats.kv.tiers)
     if stats.folder is not None:
         yield from collect_folder(stats.folder)
     if stats.handed_over is not None:
@@ -56,7 +56,7 @@ def _sequences(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
         waiting,
     )
     yield GaugeMetricFamily(
-        "inflight_sequences_swapped", "Preempted and to come back to kept blocks.", stats.swapped_sequences
+        "inflight_sequences_swapped", "Preempted and to come back to kept blocks.", stats.kv.swapped_sequences
     )
     yield GaugeMetricFamily("inflight_rows", "Maximum request slots (max_num_seqs).", capacity.max_rows)
     share = occupancy(stats.running, capacity.max_rows)
@@ -87,7 +87,7 @@ def _adapters(counts: AdapterStats) -> Iterator[Metric]:
 
 
 def _kv_memory(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
-    blocks = {("held",): stats.held_blocks, ("idle",): stats.idle_blocks, ("free",): stats.free_blocks}
+    blocks = {("held",): stats.kv.held_blocks, ("idle",): stats.kv.evictable_blocks, ("free",): stats.kv.free_blocks}
     yield labelled(
         GaugeMetricFamily,
         "inflight_kv_blocks",
@@ -96,18 +96,18 @@ def _kv_memory(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
         blocks,
     )
     yield GaugeMetricFamily("inflight_kv_usage_ratio", "Held blocks over all.", kv_usage(stats, capacity))
-    slots = {("allocated",): stats.held_slots, ("used",): stats.used_slots}
+    slots = {("allocated",): stats.kv.held_slots, ("used",): stats.kv.used_slots}
     yield labelled(
         GaugeMetricFamily, "inflight_kv_slots", "Token slots of held blocks, and those in use.", ["state"], slots
     )
-    waste = kv_waste(stats.held_slots, stats.used_slots)
+    waste = kv_waste(stats.kv.held_slots, stats.kv.used_slots)
     yield GaugeMetricFamily("inflight_kv_waste_ratio", "Allocated and unused token slots over allocated ones.", waste)
-    host = {("held",): stats.held_host_blocks, ("free",): capacity.host_blocks - stats.held_host_blocks}
+    host = {("held",): stats.kv.used_host_blocks, ("free",): capacity.host_blocks - stats.kv.used_host_blocks}
     yield labelled(GaugeMetricFamily, "inflight_host_blocks", "Blocks of the host's swap space.", ["state"], host)
 
 
 def _recurrent_state(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
-    used = stats.used_state_snapshots
+    used = stats.kv.used_checkpoints
     yield labelled(
         GaugeMetricFamily,
         "inflight_state_snapshots",
@@ -118,12 +118,12 @@ def _recurrent_state(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metr
     yield CounterMetricFamily(
         "inflight_state_snapshot_hits",
         "Sequences that went on from a checkpoint of recurrent state.",
-        stats.state_hits,
+        stats.kv.checkpoint_hits,
     )
     yield CounterMetricFamily(
         "inflight_state_missed_tokens",
         "Tokens found in the prefix cache and computed all the same, for want of a checkpoint behind them.",
-        stats.state_missed_tokens,
+        stats.kv.checkpoint_missed_tokens,
     )
 
 
@@ -249,8 +249,8 @@ def num_drafts(stats: SpeculationStats) -> int:
 
 
 def kv_usage(stats: SchedulerStats, capacity: Capacity) -> float:
-    return stats.held_blocks / capacity.num_blocks
+    return stats.kv.held_blocks / capacity.num_blocks
 
 
 def host_usage(stats: SchedulerStats, capacity: Capacity) -> float:
-    return stats.held_host_blocks / capacity.host_blocks if capacity.host_blocks else 0.0
+    return stats.kv.used_host_blocks / capacity.host_blocks if capacity.host_blocks else 0.0

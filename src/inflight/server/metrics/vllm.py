@@ -74,7 +74,7 @@ def _gauges(page: _Page, stats: SchedulerStats, capacity: Capacity) -> Iterator[
     deferred += sum(lane.waiting - fetching[lane.name] for lane in stats.lanes if lane.stands_for == "window")
     by_reason = {"capacity": stats.waiting - deferred, "deferred": deferred + stats.compiling}
     yield page.by("reason", GaugeMetricFamily, "num_requests_waiting_by_reason", by_reason)
-    yield page.gauge("num_requests_swapped", stats.swapped_sequences)
+    yield page.gauge("num_requests_swapped", stats.kv.swapped_sequences)
     usage = kv_usage(stats, capacity)
     yield page.gauge("kv_cache_usage_perc", usage)
     yield page.gauge("gpu_cache_usage_perc", usage)
@@ -84,9 +84,9 @@ def _gauges(page: _Page, stats: SchedulerStats, capacity: Capacity) -> Iterator[
         yield page.counter(f"{name}_hits", stats.prefix_hits)
     share = stats.prefix_hits / stats.prefix_queries if stats.prefix_queries else 0.0
     yield page.gauge("gpu_prefix_cache_hit_rate", share)
-    if stats.tiers is not None:
-        yield page.counter("external_prefix_cache_queries", stats.tiers.asked * capacity.block_size)
-        yield page.counter("external_prefix_cache_hits", stats.tiers.brought * capacity.block_size)
+    if stats.kv.tiers is not None:
+        yield page.counter("external_prefix_cache_queries", stats.kv.tiers.asked * capacity.block_size)
+        yield page.counter("external_prefix_cache_hits", stats.kv.tiers.brought * capacity.block_size)
     yield page.counter("num_preemptions", stats.preemptions)
     if stats.speculation is not None:
         yield from _speculation(page, stats.speculation)

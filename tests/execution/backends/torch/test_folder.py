@@ -58,7 +58,7 @@ def wanted(model: Path) -> Said:
 def said_and_brought(model: Path, folder: Path, stream: DelayedStream, depth: int) -> tuple[Said, Any]:
     engine = opened(model, on_device(depth=depth, copies=stream), kv_cache_dir=str(folder))
     found = run(engine, asked())
-    stats = engine.loop.stats().tiers
+    stats = engine.loop.stats().kv.tiers
     engine.loop.close()
     return found, stats
 

@@ -45,7 +45,7 @@ def said(folder: Path, cases: Sequence[Case], by_torch: bool, **shape: Any) -> S
             while not engine.loop.idle:  # a step that was in flight when the last one ended
                 engine.loop.advance()
             stats = engine.loop.stats()
-    assert (stats.waiting, stats.running, stats.held_blocks) == (0, 0, 0)
+    assert (stats.waiting, stats.running, stats.kv.held_blocks) == (0, 0, 0)
     return [[(one.token_ids, one.finish_reason, one.text) for one in output.outputs] for output in outputs]
 
 
