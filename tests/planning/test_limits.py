@@ -19,6 +19,7 @@ from inflight.planning.machine import Hardware, Machine
 from inflight.planning.planned_load import confirmed
 from inflight.planning.ranking import ranked, ranked_on
 from inflight.planning.rendering import sentence
+from inflight.planning.runner_up import Rivals, runner_up
 from inflight.planning.sensitivity import ScaledWork, measurements
 from inflight.planning.simulation import Pools, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, measure
@@ -54,6 +55,50 @@ def test_a_limit_that_is_kept_where_more_is_served_costs_nothing() -> None:
     replicas = lower.replicas(runner.question.demand)
     lax = limit_cost(runner, lower, replicas, runner.question.slos[1])
     assert (lax.saved, lax.replicas, lax.rate) == (0, replicas, lower.rate)
+
+
+def planned_load_misses_from(
+    monkeypatch: pytest.MonkeyPatch, runner: TrialRunner, best: Candidate, most: float
+) -> list[float]:
+    """Let trials of the planned load miss the SLOs above a rate, and return the replicas of those that are run."""
+    tried, usual = list[float](), TrialRunner.run
+
+    def run(self: TrialRunner, candidate: Candidate, rate: float, *, seed: int = 0, **more: Any) -> Trial:
+        if seed != 2:
+            return usual(self, candidate, rate, seed=seed, **more)
+        tried.append(self.question.demand.rate / rate)
+        assert best.capacity.met is not None
+        missed = rate > most * 1.0001
+        return replace(best.capacity.met, values={one: 2 * one.limit * missed for one in self.question.slos})
+
+    monkeypatch.setattr(TrialRunner, "run", run)
+    return tried
+
+
+def test_what_a_limit_costs_is_found_under_the_planned_load_as_the_plan_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an easier seed is called the laxer limit's doing."""
+    runner, best = measured("ttft=900(p99)")
+    replicas = best.replicas(runner.question.demand)
+    easy = limit_cost(runner, best, replicas, runner.question.slos[0])
+    assert easy.saved > 1
+    planned_load_misses_from(monkeypatch, runner, best, 20.0 / (easy.replicas + 1))
+    hard = limit_cost(runner, best, replicas, runner.question.slos[0])
+    assert hard.replicas == easy.replicas + 1 and hard.rate == pytest.approx(20.0 / hard.replicas)
+    planned_load_misses_from(monkeypatch, runner, best, 20.0 / replicas)
+    assert limit_cost(runner, best, replicas, runner.question.slos[0]).saved == 0
+
+
+def test_a_dearer_runner_up_has_as_many_replicas_as_the_planned_load_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, best = measured("ttft=900(p99)")
+    other = replace(best, machine=replace(best.machine, name="pair", gpus=2))
+    fewest = other.replicas(runner.question.demand)
+    tried = planned_load_misses_from(monkeypatch, runner, best, 20.0 / (fewest + 1))
+    found = runner_up(runner, best, Rivals([other]))
+    assert tried == pytest.approx([fewest, fewest + 1])
+    assert found is not None and found.replicas(runner.question.demand) == fewest + 1
+    planned_load_misses_from(monkeypatch, runner, best, 0.0)
+    none = runner_up(runner, best, Rivals([other]))
+    assert none is not None and not none.rate
 
 
 @cache

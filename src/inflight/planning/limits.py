@@ -1,10 +1,12 @@
-"""Find what each SLO costs: the replicas that it takes beyond those of an SLO twice as lax."""
+"""Find what each SLO costs: the replicas that it takes beyond those of an SLO twice as lax, under the same planned
+load."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from inflight.metrics.slo import Slo
+from inflight.planning.planned_load import confirmed
 from inflight.planning.search import find_capacity
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import ROUGHLY, TOLERANCE, Candidate, TrialRunner, candidate_for, ceiling, whole_engines
@@ -52,12 +54,16 @@ def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) ->
     most = ceiling(candidate)
     guess = max(NEXT * best.rate, min(candidate.guess, most))
     known = _relaxed(best.capacity.met, best.rate, slo, relaxed)
-    met = find_capacity(trial, guess, TOLERANCE, _TRIALS, trickle=False, ceiling=most, known=known).met
-    if met is not None and met.values[relaxed] <= slo.limit:
+    capacity = find_capacity(trial, guess, TOLERANCE, _TRIALS, trickle=False, ceiling=most, known=known)
+    met = capacity.met
+    if met is None or met.rate <= best.rate or met.values[relaxed] <= slo.limit:
         return LimitCost(slo, relaxed, replicas, 0, best.rate)  # as much is served within the limit itself
-    rate = best.rate if met is None else max(best.rate, met.rate)
-    needed = min(replicas, whole_engines(runner.question.demand.rate / rate))
-    return LimitCost(slo, relaxed, needed, replicas - needed, rate)
+    found = replace(candidate, capacity=capacity, rate=met.rate)
+    kept = confirmed(asking, replicas * best.machine.gpus, found)
+    if kept.rate <= best.rate:
+        return LimitCost(slo, relaxed, replicas, 0, best.rate)
+    needed = min(replicas, whole_engines(runner.question.demand.rate / kept.rate))
+    return LimitCost(slo, relaxed, needed, replicas - needed, kept.rate)
 
 
 def _relaxed(met: Trial | None, rate: float, slo: Slo, relaxed: Slo) -> Trial | None:

@@ -23,10 +23,10 @@ from inflight.planning.load import expected_load, measured_load, too_few_gpus
 from inflight.planning.misfit import does_not_fit
 from inflight.planning.mixture import Mixed
 from inflight.planning.planned_load import PlannedLoad, planned_replicas
-from inflight.planning.ranking import RankedPlan, ranked, ranked_on
+from inflight.planning.ranking import RankedPlan, rank, ranked, ranked_on
 from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
-from inflight.planning.runner_up import running_ahead
+from inflight.planning.runner_up import Rivals, running_ahead
 from inflight.planning.sensitivity import Measurement
 from inflight.planning.separation import SeparateClass
 from inflight.planning.simulated_blocks import in_simulated_blocks
@@ -142,7 +142,7 @@ class Plan:
     def ranked(self) -> list[RankedPlan]:
         """Return the plans that were found to meet the SLOs, the cheapest first."""
         strategies = (one.candidate for one in self.strategies)
-        others = [one for one in (*self.others, self.runner_up, *strategies) if one is not None]
+        others = [one for one in (self.runner_up, *self.others, *strategies) if one is not None]
         if self.question.gpus is not None:
             return ranked_on(self.question.gpus, self.chosen, self.question.demand.rate, others)
         layouts = () if self.layouts is None else self.layouts.needs
@@ -202,7 +202,7 @@ def plan(
     runner, seconds = runner.asking(answer.question), stages.seconds_per_trial
     known = [answer.chosen.machine, *(one.machine for one in others if one.capacity.met is not None)]
     untried = [one for one in found if all(one.machine is not machine for machine in known)]
-    rivals = None if any(one.rate for one in others) else untried
+    rivals = Rivals([one for one in others if one.rate], untried)
     refined = refine(runner, answer.chosen, answer.replicas, rivals, strategies, workers, progress, seconds)
     return _with(answer, refined)
 
@@ -242,8 +242,8 @@ def _cheapest(runner: TrialRunner, measured: Sequence[Candidate], fast: bool, wo
     usable = [one for one in measured if one.rate]
     best = _best(usable, runner.question)
     runner, answer = _answer(runner, best, measured, fast, workers)
-    for rival in sorted(usable, key=lambda one: _rank(one, answer.question)):
-        if rival.machine is best.machine or (answer.trial.met and _rank(rival, answer.question) >= _rank_of(answer)):
+    for rival in sorted(usable, key=lambda one: rank(one, answer.question)):
+        if rival.machine is best.machine or (answer.trial.met and rank(rival, answer.question) >= _rank_of(answer)):
             continue
         other_runner, other = _answer(runner, rival, _with_rate_of(answer, measured), fast, workers)
         if other.trial.met and (not answer.trial.met or _rank_of(other) < _rank_of(answer)):
@@ -253,12 +253,6 @@ def _cheapest(runner: TrialRunner, measured: Sequence[Candidate], fast: bool, wo
             measured = _with_rate_of(other, measured)
             answer = replace(answer, others=_with_rate_of(other, answer.others))
     return runner, answer
-
-
-def _rank(one: Candidate, question: Question) -> float:
-    """Return what the better of two machines has less of: GPUs, or with so many the requests/s that they serve, below
-    0."""
-    return one.gpus(question.demand) if question.gpus is None else -one.rate * (question.gpus // one.machine.gpus)
 
 
 def _rank_of(answer: Plan) -> float:
@@ -295,8 +289,16 @@ def _with(answer: Plan, refined: Refined) -> Plan:
         speculation=refined.speculation,
         layouts=refined.layouts,
         separate=refined.separate,
+        others=[_confirmed(one, refined.runner_up) for one in answer.others],
         runner_up=refined.runner_up,
     )
+
+
+def _confirmed(one: Candidate, runner_up: Candidate | None) -> Candidate:
+    """Return a machine that the search measured, with the rate that the planned load left it as the runner-up."""
+    if runner_up is None or runner_up.machine.name != one.machine.name:
+        return one
+    return replace(one, rate=runner_up.rate)
 
 
 def _no_higher_than(answer: Plan, changes: Sequence[outlook.Change]) -> Plan:

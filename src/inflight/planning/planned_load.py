@@ -142,13 +142,12 @@ def thorough(runner: TrialRunner) -> PlannedLoad:
     return PlannedLoad(runner, THOROUGHLY, decides=True, workers=1)
 
 
-def confirmed(runner: TrialRunner, gpus: int, found: Candidate) -> Candidate:
-    """Return a candidate at a rate with which it keeps the SLOs under the planned load, as long as it looks better than
-    the plan.
+def confirmed(runner: TrialRunner, gpus: int | None, found: Candidate) -> Candidate:
+    """Return a candidate at a rate with which it keeps the SLOs under the planned load.
 
     Args:
         runner: Runs trials.
-        gpus: Of the plan.
+        gpus: Of the plan, than which it need not look better; None: it is tried however dear it is.
         found: The candidate, at the rate of its own search.
 
     Returns:
@@ -169,7 +168,7 @@ def confirmed(runner: TrialRunner, gpus: int, found: Candidate) -> Candidate:
         found.rate,
         lambda rate: _trial(runner, at(rate)),
         lower,
-        is_clear=lambda rate: not _is_better(at(rate), gpus, question),
+        is_clear=lambda rate: gpus is not None and not _is_better(at(rate), gpus, question),
     )
     return at(kept.rate)
 

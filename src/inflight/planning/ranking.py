@@ -10,7 +10,7 @@ from msgspec import Struct
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.layouts import DISAGGREGATED, MIXED, LayoutNeed
-from inflight.planning.sizing import Candidate
+from inflight.planning.sizing import Candidate, Question
 
 
 class RankedPlan(Struct, frozen=True):
@@ -39,6 +39,12 @@ class RankedPlan(Struct, frozen=True):
             self.gpus,
             not self.is_chosen,
         )
+
+
+def rank(one: Candidate, question: Question) -> float:
+    """Return what the better of two machines has less of: GPUs, or with so many the requests/s that they serve, below
+    0."""
+    return one.gpus(question.demand) if question.gpus is None else -one.rate * (question.gpus // one.machine.gpus)
 
 
 def ranked(

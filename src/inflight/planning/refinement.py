@@ -18,7 +18,7 @@ from inflight.planning.outlook import ROUTERS
 from inflight.planning.parallel import run_all
 from inflight.planning.planned_load import confirmed
 from inflight.planning.rendering import sentence
-from inflight.planning.runner_up import runner_up
+from inflight.planning.runner_up import Rivals, runner_up
 from inflight.planning.sensitivity import Measurement, measurements
 from inflight.planning.separation import SeparateClass, class_names, separate_class
 from inflight.planning.simulation import Trial
@@ -70,7 +70,7 @@ def refine(
     runner: TrialRunner,
     best: Candidate,
     replicas: int,
-    rivals: Sequence[Candidate] | None,
+    rivals: Rivals,
     strategies: bool,
     workers: int,
     progress: Progress,
@@ -82,7 +82,7 @@ def refine(
         runner: Runs trials.
         best: The chosen machine with its settings.
         replicas: That are planned.
-        rivals: Machines that a runner-up is looked for among; None: the search has found one.
+        rivals: Machines that a runner-up is looked for among.
         strategies: Whether strategies are compared.
         workers: Processes at once; the result does not depend on them.
         progress: Called when a job ends.
@@ -144,9 +144,7 @@ def _router(name: str) -> str:
     return f"router {name}"
 
 
-def _jobs(
-    runner: TrialRunner, best: Candidate, replicas: int, rivals: Sequence[Candidate] | None, strategies: bool
-) -> _Jobs:
+def _jobs(runner: TrialRunner, best: Candidate, replicas: int, rivals: Rivals, strategies: bool) -> _Jobs:
     question, jobs = runner.question, _Jobs()
     share = question.demand.rate / replicas
     jobs.add(_OTHER_SEED, SEED, runner.run, best, share, seed=3)
@@ -159,7 +157,7 @@ def _jobs(
         jobs.add(_limit(slo), LIMIT, limit_cost, runner, best, replicas, slo)
     for name in STRATEGIES if strategies else ():
         if name != best.config.strategy and not outlook.untried(runner, name):
-            jobs.add(f"strategy {name}", STRATEGY, _strategy_need, runner, best, replicas, name)
+            jobs.add(f"strategy {name}", STRATEGY, _strategy_need, runner, best, name)
     for name in class_names(question):
         jobs.add(_alone(name), STRATEGY, separate_class, runner, best, name)
     for name in ROUTERS if outlook.compares_routers(runner, best) else ():
@@ -173,8 +171,8 @@ def _jobs(
         jobs.add(_SPECULATION, DRAFTS, outlook.try_speculation, runner, best, replicas, question.drafts)
     if question.layouts is not None:
         jobs.add(_LAYOUTS, LAYOUTS, _layouts, runner, best)
-    elif rivals is not None and not strategies:
-        jobs.add(_RUNNER_UP, RUNNER_UP, runner_up, runner, best, replicas, rivals)
+    if rivals.measured or not (strategies or question.layouts):
+        jobs.add(_RUNNER_UP, LOAD if rivals.measured else RUNNER_UP, runner_up, runner, best, rivals)
     return jobs
 
 
@@ -196,11 +194,11 @@ def _interval(
     return low, max(high, math.ceil(demand / slow))
 
 
-def _strategy_need(runner: TrialRunner, best: Candidate, replicas: int, name: str) -> outlook.StrategyNeed:
+def _strategy_need(runner: TrialRunner, best: Candidate, name: str) -> outlook.StrategyNeed:
     need = outlook.strategy_need(runner, best, name)
     if need.candidate is None or not need.candidate.rate:
         return need
-    return replace(need, candidate=confirmed(runner, replicas * best.machine.gpus, need.candidate))
+    return replace(need, candidate=confirmed(runner, None, need.candidate))
 
 
 def _strategy(runner: TrialRunner, best: Candidate, name: str, found: dict[str, Any]) -> outlook.StrategyNeed:

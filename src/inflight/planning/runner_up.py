@@ -1,37 +1,48 @@
-"""The runner-up of a plan, where the search has measured no other that meets the SLOs: it ends as soon as nothing is
-cheaper, which with a single GPU is at once."""
+"""The runner-up of a plan. The search ends as soon as nothing is cheaper, which with a single GPU is at once, so that
+it may have measured no other plan that meets the SLOs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 
 from inflight.planning.load import rate_follows
 from inflight.planning.outlook import strategy_need
 from inflight.planning.parallel import running_beside
 from inflight.planning.planned_load import confirmed
+from inflight.planning.ranking import rank
 from inflight.planning.sizing import HEADROOM, Candidate, TrialRunner, measure
 
 MACHINES = 2  # that are tried
 FAR = 2.0  # times the plan's GPUs: beyond, another layout on the same machine is tried, too
 
 
-def runner_up(runner: TrialRunner, best: Candidate, replicas: int, rivals: Sequence[Candidate]) -> Candidate | None:
-    """Find the next plan by short trials: another machine, or, where that takes far more GPUs, whole prompts in place
-    of chunks (or the other way round) on the same; None where none meets the SLOs. One that looks cheaper than the plan
-    is tried under the planned load, too.
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """Other machines than the plan's. measured: that the search found to meet the SLOs. untried: that hold the longest
+    request, the cheapest first."""
+
+    measured: Sequence[Candidate] = ()
+    untried: Sequence[Candidate] = ()
+
+
+def runner_up(runner: TrialRunner, best: Candidate, rivals: Rivals) -> Candidate | None:
+    """Find the next plan: of the machines that the search measured the cheapest; where it measured none, by short
+    trials another machine, or, where that takes far more GPUs, whole prompts in place of chunks (or the other way
+    round) on the same; None where none was found. Its number of replicas keeps the SLOs under the planned load, as the
+    plan's does; its rate is 0 where none does.
 
     Args:
         runner: Runs trials.
         best: The chosen machine with its settings.
-        replicas: That are planned.
-        rivals: Other machines that hold the longest request, the cheapest first.
+        rivals: That it is looked for among.
     """
-    found = _next(runner, best, rivals)
-    found = found and confirmed(runner, replicas * best.machine.gpus, found)
-    return found if found is not None and found.rate else None
+    cheapest = min(rivals.measured, key=lambda one: rank(one, runner.question), default=None)
+    found = cheapest or _next(runner, best, rivals.untried)
+    return found and confirmed(runner, None, found)
 
 
 def _next(runner: TrialRunner, best: Candidate, rivals: Sequence[Candidate]) -> Candidate | None:
