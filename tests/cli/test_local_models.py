@@ -217,6 +217,15 @@ def test_a_server_that_loads_is_seen_and_keeps_its_model(hub: FakeHub, capfd: py
         assert "is in use by the server at http://127.0.0.1:1" in capfd.readouterr().err
 
 
+def test_a_server_that_listens_no_more_is_ending(hub: FakeHub, capfd: pytest.CaptureFixture[str]) -> None:
+    with Registration(["owner/tiny-GGUF"], is_pool=False) as ending:
+        ending.write("http://127.0.0.1:1")
+        assert call(["ps", "--json"]) == 0
+        printed = capfd.readouterr()
+        (one,) = json.loads(printed.out)["models"]
+        assert (one["model"], one["state"], printed.err) == ("owner/tiny-GGUF", "ending", "")
+
+
 def test_a_server_with_keys_says_that_it_wants_one(hub: FakeHub, capfd: pytest.CaptureFixture[str]) -> None:
     assert call(["pull", "owner/tiny"]) == 0
     server = spawn("serve", "--models", "local", "--port", 0, "--api-key", "key", stdout=subprocess.DEVNULL)

@@ -24,7 +24,7 @@ _COLUMNS = ("MODEL", "STATE", "MEMORY", "SERVER", "PROCESS", "SINCE", "UNTIL")
 @click.option("--json", "as_json", is_flag=True, help="Print them as one JSON object.")
 def command(url: str | None, api_key: str | None, as_json: bool) -> None:
     """List running servers and their models: state, memory, since when, and until when they stay in memory."""
-    from inflight.launch.running_servers import AskingError, ask, running_servers
+    from inflight.launch.running_servers import AskingError, NotListening, ask, running_servers
 
     servers: list[tuple[str, RunningServer | None]] = [(one.url, one) for one in running_servers()]
     if url is not None:
@@ -40,8 +40,10 @@ def command(url: str | None, api_key: str | None, as_json: bool) -> None:
         except (AskingError, KeyError, TypeError) as error:
             if url is not None:
                 raise
-            show(f"{error}")
-            models = [{"id": name, "state": "not known"} for name in names]
+            state = "ending" if isinstance(error, NotListening) else "not known"  # it listened once
+            if state != "ending":
+                show(f"{error}")
+            models = [{"id": name, "state": state} for name in names]
         found += [_line(one, address, server) for one in models if one.get("parent") is None]
     if as_json:
         print(json.dumps({"models": found}))

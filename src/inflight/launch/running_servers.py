@@ -183,8 +183,13 @@ class AskingError(ValueError):
     """A server does not answer as it should; the sentence says how."""
 
 
+class NotListening(AskingError):
+    """There is no server at the address, or it takes no more calls."""
+
+
 def ask(url: str, path: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
-    """Return a server's answer as JSON. key: an API key. body: of a POST; None: a GET. Raises AskingError."""
+    """Return a server's answer as JSON. key: an API key. body: of a POST; None: a GET. Raises AskingError, of which
+    NotListening is one."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     data = None if body is None else json.dumps(body)
     try:
@@ -194,6 +199,8 @@ def ask(url: str, path: str, key: str | None, body: dict[str, Any] | None = None
             answer = connection.getresponse()
             content = answer.read(_LARGEST_ANSWER)
             found = json.loads(content)
+    except (ConnectionRefusedError, FileNotFoundError) as error:
+        raise NotListening(f"The server at {url} does not answer as one of ours ({error}).") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise AskingError(f"The server at {url} does not answer as one of ours ({error}).") from None
     if answer.status != 200:

@@ -310,3 +310,14 @@ def test_a_folder_that_is_no_model_is_reported(tmp_path: Path) -> None:
 
     with pytest.raises((PreprocessingError, ValueError)):
         run(work, tmp_path)
+
+
+def test_a_file_that_is_no_model_leaves_no_traceback(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"no model at all")
+
+    async def work(pool: PreprocessingPool) -> None:
+        raise AssertionError
+
+    with pytest.raises((PreprocessingError, ValueError)):
+        run(work, tmp_path / "model.gguf")
+    assert "Traceback" not in capfd.readouterr().err

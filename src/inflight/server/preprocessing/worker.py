@@ -35,6 +35,7 @@ from inflight.limited_process import (
     send,
     silence_stderr,
 )
+from inflight.models.errors import ModelError
 from inflight.server.common.answer_forms import AnswerForms, form_field
 from inflight.server.common.bodies import UnknownFields
 from inflight.server.common.conversation import ChatBody, Prompts
@@ -261,7 +262,10 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as control, contextlib.suppress(EOFError, OSError):
-        _fork_for(control)  # the server's end, early or late, is this one's too
+        try:
+            _fork_for(control)  # the server's end, early or late, is this one's too
+        except ModelError:  # the server reads the same files, and reports them
+            return 1
     return 0
 
 
