@@ -27,9 +27,9 @@ def read_json_object(path: Path, max_bytes: int = LONGEST_FILE) -> dict[str, Any
     return parse_json_object(_content(path, max_bytes), str(path))
 
 
-def read_json_list(path: Path, max_bytes: int = LONGEST_FILE) -> list[Any]:
+def read_json_list(path: Path) -> list[Any]:
     """The list in a file. Errors as there."""
-    return _of_kind(list, "a list", _content(path, max_bytes), str(path))
+    return _of_kind(list, "a list", _content(path, LONGEST_FILE), str(path))
 
 
 def _content(path: Path, max_bytes: int) -> bytes:

@@ -62,7 +62,7 @@ class Rig:
         self.clients: list[OnStop] = []
         self.losses: list[str] = []
         setup: Any = SimpleNamespace(serial=1, server=SimpleNamespace(settings=None))
-        service: Any = SimpleNamespace(lose_engine=self.losses.append)
+        service: Any = SimpleNamespace(lose_engine=lambda: self.losses.append("lost"))
         nothing: Any = None
         self.engine = SingleEngine(setup, service, nothing, self.sent.append, nothing)
         monkeypatch.setattr(self.engine._connector, "connect", self._connect)

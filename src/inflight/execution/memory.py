@@ -206,18 +206,12 @@ def _default_snapshots(max_num_seqs: int, bytes_per_state: int, free_bytes: int)
     return count, "two for each sequence"
 
 
-def swap_blocks(
-    swap_space_gib: float | None,
-    bytes_per_block: int,
-    memory: MachineMemory | None = None,
-    option: str = "--swap-space",
-) -> int:
+def swap_blocks(swap_space_gib: float | None, bytes_per_block: int, option: str = "--swap-space") -> int:
     """Return the number of host blocks for preempted sequences, or of a tier. option: that says so. Raises ModelError
     for less than one block and for more than is free."""
     if swap_space_gib is None:
         return 0
-    if memory is None:
-        memory = machine_memory()
+    memory = machine_memory()
     blocks = int(swap_space_gib * GIB // bytes_per_block)
     if blocks < 1:
         raise ModelError(f"{option} {swap_space_gib:g} GiB is less than one KV block ({gib(bytes_per_block)}).")

@@ -393,9 +393,9 @@ def step_failure(plan: BatchPlan, fault: Exception) -> str:
     return f"Step {plan.step} with {plan.tokens} tokens failed: {type(fault).__name__}: {fault}"
 
 
-def copy_seconds(backend: Device, kv_cache: KVCache, host_blocks: int, blocks: int = 8) -> float:
+def copy_seconds(backend: Device, kv_cache: KVCache, host_blocks: int) -> float:
     """Measured time to copy one block to the last ones of the cache, which are the host's."""
-    blocks = min(blocks, host_blocks, kv_cache.num_blocks - host_blocks)
+    blocks = min(8, host_blocks, kv_cache.num_blocks - host_blocks)
     last, best = kv_cache.num_blocks, float("inf")
     for _ in range(3):  # the first touches the pages
         started = time.perf_counter()

@@ -70,16 +70,10 @@ def read_spec(
     for an architecture or a field that is not understood, and for sizes that are missing or do not fit together.
     """
     family, text = _family(data, to_run, family)
-    fields = Fields(
-        {**text, **{usual: text[own] for usual, own in family.aliases.items() if own in text}}, family.defaults
-    )
-    fields.refuse_changes(family.name, family.understands)
+    fields = _fields(family, text)
     ends = Fields(generation or {}, {}).token_ids("eos_token_id") or fields.token_ids("eos_token_id")
     begins = fields.token_ids("bos_token_id") or Fields(generation or {}, {}).token_ids("bos_token_id")
-    found = family.layers(fields)
-    layers = [found] * fields.layers if isinstance(found, LayerSpec) else list(found)
-    if family.runs:  # the others rotate in more ways than there are settings for
-        layers = [_rotated(family, fields, layer, index) for index, layer in enumerate(layers)]
+    layers = _layers(family, fields)
     pooler = family.pooler(str(_named(data)), fields)
     positions = None if family.positions is None else family.positions(fields)
     length = fields.size("max_position_embeddings") if positions is None else positions.count
@@ -89,7 +83,7 @@ def read_spec(
         runs=family.runs and (text is data or _named(data) in family.wrappers),
         vocab_size=fields.size("vocab_size"),
         hidden_size=fields.size("hidden_size"),
-        layers=_shared(layers),
+        layers=layers,
         norm=Norm(family.norm, fields.small(family.eps, 1e-6), family.norm_offset),
         head=_head(family, fields) if pooler is None else None,
         pooler=pooler,
@@ -110,6 +104,21 @@ def read_spec(
     if to_run:
         refuse_what_does_not_run(spec)
     return spec
+
+
+def _fields(family: Family, text: Mapping[str, Any]) -> Fields:
+    usual = {usual: text[own] for usual, own in family.aliases.items() if own in text}
+    fields = Fields({**text, **usual}, family.defaults)
+    fields.refuse_changes(family.name, family.understands)
+    return fields
+
+
+def _layers(family: Family, fields: Fields) -> tuple[LayerSpec, ...]:
+    found = family.layers(fields)
+    layers = [found] * fields.layers if isinstance(found, LayerSpec) else list(found)
+    if family.runs:  # the others rotate in more ways than there are settings for
+        layers = [_rotated(family, fields, layer, index) for index, layer in enumerate(layers)]
+    return _shared(layers)
 
 
 def read_folder(folder: str | Path | GGUFModel, *, to_run: bool = False, family: Family | None = None) -> ModelSpec:

@@ -1,4 +1,18 @@
-"""Memory of weights, activations, keys and values on a GPU, and the sequences that fit. GB are 10⁹ bytes, GiB 2³⁰."""
+"""Memory of weights, activations, keys and values on a GPU, and the sequences that fit. GB are 10⁹ bytes, GiB 2³⁰.
+
+KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.76 GB, or a tenth of the memory where that is less
+(with TP > 1 another 0.39 GB) - states of max_num_seqs sequences / TP - snapshots of states
+(`kv_blocks.default_checkpoints`) / TP, where activations = 2 bytes · max_num_batched_tokens · (4d + (H + 2K)h / TP +
+3F / TP) + 4 bytes · max_num_seqs · V / TP. Blocks = ⌊KV bytes / bytes of a block⌋; sequences = ⌊blocks /
+⌈tokens_per_sequence / block_size⌉⌋. Bytes of a block = those of a sequence of `tokens_per_sequence` tokens
+(`estimate_kv_cache`, without states) / its blocks: where no layer has a window, block_size · bytes per token and GPU.
+max_loras slots of adapters take 2 bytes · max_lora_rank · (outputs + inputs) of every module that all tokens pass. Of
+latent attention each GPU has the matrices whole that compress, beside its part of all other weights.
+
+With more than tensor parallelism, weights = (attention, dense MLPs, shared experts) / TP + experts / (TP · DP), of the
+layers of the largest of PP stages, beside the larger of its two tables; keys and values and states are those of these
+layers; tokens of a step and sequences are divided among DP groups, tokens among PP batches, too.
+"""
 
 from __future__ import annotations
 
@@ -151,27 +165,14 @@ def max_concurrent_sequences(
     max_lora_rank: int = DEFAULT_RANK,
     packed: Packing | None = None,
 ) -> MemoryBudget:
-    """Return how many sequences of a length have their keys and values in one replica's memory at once.
+    """Return how many sequences of a length have their keys and values in one replica's memory at once, by the formula
+    above.
 
-    KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.76 GB, or a tenth of the memory where that is less
-    (with TP > 1 another 0.39 GB) - states of
-    max_num_seqs sequences / TP - snapshots of states (`kv_blocks.default_checkpoints`) / TP, where activations = 2
-    bytes · max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4 bytes · max_num_seqs · V / TP. Blocks = ⌊KV
-    bytes / bytes of a block⌋; sequences = ⌊blocks / ⌈tokens_per_sequence / block_size⌉⌋. Bytes of a block = those of a
-    sequence of `tokens_per_sequence` tokens (`estimate_kv_cache`, without states) / its blocks: where no layer has a
-    window, block_size · bytes per token and GPU. max_loras slots of adapters take 2 bytes · max_lora_rank · (outputs +
-    inputs) of every module that all tokens pass. tokens_per_sequence: for a mixture, the mean over time,
-    `Traffic.mean_context`.
-
-    Of latent attention each GPU has the matrices whole that compress, beside its part of all other weights.
-
-    tensor_parallel may be any `Parallelism`. Then weights = (attention, dense MLPs, shared experts) / TP + experts /
-    (TP · DP), of the layers of the largest of PP stages, beside the larger of its two tables; keys and values and
-    states are those of these layers; tokens of a step and sequences are divided among DP groups, tokens among PP
-    batches, too.
-
-    packed: bytes of the weights; None: of `weights` as this engine packs them.
-    model, gpu: objects, or names as `read_model` and `find_gpu` take them. Errors as there and in `estimate_kv_cache`.
+    Args:
+        model, gpu: Objects, or names as `read_model` and `find_gpu` take them. Errors as there and in
+            `estimate_kv_cache`.
+        tokens_per_sequence: For a mixture, the mean over time, `Traffic.mean_context`.
+        packed: Bytes of the weights; None: of `weights` as this engine packs them.
     """
     spec = read_model(model) if isinstance(model, str) else model
     gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu

@@ -76,12 +76,12 @@ class Service:
         if self._state == "loading":
             self._state = "ready"
 
-    def lose_engine(self, doing: str) -> ServedModels | None:
-        """Wait for the next engine, since the last one has ended; return its models. doing: for refused calls."""
+    def lose_engine(self) -> ServedModels | None:
+        """Wait for the next engine, since the last one has ended; return its models."""
         models, self._models = self._models, None
         if self._state == "ready":
             self._state = "loading"
-        self.doing = doing
+        self.doing = "starting the engine again"
         return models
 
     def fail(self, why: str) -> None:

@@ -97,7 +97,7 @@ class CompiledTokenizer:
         self._contents: dict[int, tuple[str, bool]] = {}
         for tokens, special in ((vocabulary.special, True), (vocabulary.defined, False)):
             self._contents |= {token_id: (content, special) for content, token_id in tokens}
-        self._find_added()
+        self._added = self.added_without(())
 
     # -- vocabulary -------------------------------------------------------------------------------------------------
     def get_vocab_size(self, with_added_tokens: bool = True) -> int:
@@ -159,7 +159,7 @@ class CompiledTokenizer:
         added = {token_id: (token, True) for token in tokens if (token_id := self.token_to_id(token)) is not None}
         if added:
             self._contents |= added
-            self._find_added()
+            self._added = self.added_without(())
 
     # -- texts ------------------------------------------------------------------------------------------------------
     def encode(self, text: str, add_special_tokens: bool = True) -> CompiledEncoding:
@@ -237,9 +237,6 @@ class CompiledTokenizer:
 
     def _spelled(self, token_id: int) -> str | None:
         return self._contents[token_id][0] if token_id in self._contents else self.id_to_token(token_id)
-
-    def _find_added(self) -> None:
-        self._added = self.added_without(())
 
 
 def compiled_tokenizer(model: GGUFModel) -> CompiledTokenizer | None:

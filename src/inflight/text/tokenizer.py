@@ -213,7 +213,11 @@ class Tokenizer:
                     return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
                 return self._backend.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0]
         except TokenizerError:
-            self._check_are_ids(token_ids)
+            wrong = next((token_id for token_id in token_ids if not 0 <= token_id < 2**32), None)
+            if wrong is not None:
+                raise TokenizerError(
+                    f"{wrong} is not a token id; send ids from 0 to {self.vocab_size - 1} (the vocabulary's last)."
+                ) from None
             raise
 
     def id_to_token(self, token_id: int) -> str | None:
@@ -232,13 +236,6 @@ class Tokenizer:
         if isinstance(text, str) and len(text) >= LONG:
             return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
         return self._backend.encode(text, add_special_tokens=add_special_tokens)
-
-    def _check_are_ids(self, token_ids: Sequence[int]) -> None:
-        wrong = next((token_id for token_id in token_ids if not 0 <= token_id < 2**32), None)
-        if wrong is not None:
-            raise TokenizerError(
-                f"{wrong} is not a token id; send ids from 0 to {self.vocab_size - 1} (the vocabulary's last)."
-            ) from None
 
     def _named_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)

@@ -201,7 +201,10 @@ class Running:
     def preempt(self, sequence: Sequence) -> None:
         """Send a sequence back to its queue. The content of its blocks stays findable while their space is not needed;
         then it is swapped, or forgotten and computed again."""
-        swap = self._is_swapped(sequence)
+        tokens, blocks = self._memory.resumable_tokens(sequence), len(self._memory.blocks_of(sequence))
+        if tokens < sequence.num_computed:
+            blocks = min(blocks, tokens // self._memory.block_size * len(sequence.block_tables))
+        swap = tokens > 0 and self._swap_rule.swaps(tokens, blocks)
         self._memory.publish_deferred(sequence)
         self._send_back(sequence, swap)
         self._counts.preemptions += 1
@@ -311,10 +314,3 @@ class Running:
         behind = list(takewhile(lambda one: one is not sequence, reversed(others)))
         victims = self._memory.fewest_victims(behind, blocks)
         return victims or ([sequence] if len(behind) < len(others) else [])
-
-    def _is_swapped(self, victim: Sequence) -> bool:
-        """Return whether the victim's blocks are kept on the host: as many as it can resume behind."""
-        tokens, blocks = self._memory.resumable_tokens(victim), len(self._memory.blocks_of(victim))
-        if tokens < victim.num_computed:
-            blocks = min(blocks, tokens // self._memory.block_size * len(victim.block_tables))
-        return tokens > 0 and self._swap_rule.swaps(tokens, blocks)

@@ -12,6 +12,7 @@ import numpy as np
 from inflight.execution.backends.protocol import Array
 
 _BEHIND = 64
+_FARTHEST = 128  # keys that are farther share a bucket
 
 
 def reach_of(width: int) -> int:
@@ -27,13 +28,13 @@ def of_buckets(learnt: Array, reach: int) -> Array:
     return every.ravel()
 
 
-def _buckets(distances: Array, buckets: int, most: int = 128) -> Array:
+def _buckets(distances: Array, buckets: int) -> Array:
     """Return the bucket of each distance from a query to a key. Half of them are for keys behind the query; of each
-    half, one is for each of the nearest distances and the others for ranges that grow up to `most` (Raffel et al.,
+    half, one is for each of the nearest distances and the others for ranges that grow up to `_FARTHEST` (Raffel et al.,
     arXiv 1910.10683)."""
     half, near = buckets // 2, np.abs(distances)
     exact = half // 2
-    far = np.log(np.maximum(near, 1).astype(np.float32) / np.float32(exact)) / np.float32(np.log(most / exact))
+    far = np.log(np.maximum(near, 1).astype(np.float32) / np.float32(exact)) / np.float32(np.log(_FARTHEST / exact))
     ranges = np.minimum(exact + (far * np.float32(half - exact)).astype(np.int64), half - 1)
     found: Array = np.where(distances > 0, half, 0) + np.where(near < exact, near, ranges)
     return found

@@ -199,7 +199,7 @@ class CompiledGrammars:
     def found(self, grammar: Grammar) -> Future[Compiled] | None:
         """Return what was compiled, or refused, and is still there."""
         with self._lock:
-            entry = self._found(grammar)
+            entry = self._entries.get(_key(grammar))
             return entry.outcome if entry is not None and entry.outcome.done() else None
 
     def consume(self, matcher: LLMatcher, token_ids: Sequence[int], is_slow: bool) -> None:
@@ -230,20 +230,17 @@ class CompiledGrammars:
             self._work.put(None)
 
     # -- entries
-    def _found(self, grammar: Grammar) -> _Entry | None:
-        return self._entries.get((grammar.kind, grammar.source))
-
     def _entry(self, grammar: Grammar, tenant: str) -> _Entry:
         """Return its entry, one more being interested; compiling it begins where there is none. Raises
         GrammarNotNow."""
-        entry = self._found(grammar)
+        entry = self._entries.get(_key(grammar))
         if entry is not None:
             self.tally.cache_hits += 1
-            self._entries.move_to_end((grammar.kind, grammar.source))
+            self._entries.move_to_end(_key(grammar))
         else:
             entry = _Entry(grammar)
             self._begin(entry, tenant)
-            self._entries[grammar.kind, grammar.source] = entry
+            self._entries[_key(grammar)] = entry
         entry.interested += 1
         return entry
 
@@ -258,7 +255,7 @@ class CompiledGrammars:
         with self._refusing(entry):
             self._load()
             with self._lock:
-                if self._found(entry.grammar) is entry:  # else no request has waited so long
+                if self._entries.get(_key(entry.grammar)) is entry:  # else no request has waited so long
                     self._begin(entry, tenant)
 
     @contextlib.contextmanager
@@ -329,11 +326,11 @@ class CompiledGrammars:
             if entry.interested:
                 return
             if entry.outcome.cancel():
-                self._entries.pop((entry.grammar.kind, entry.grammar.source), None)
+                self._entries.pop(_key(entry.grammar), None)
                 if entry.job is not None:
                     self._queue.cancel(entry.job)
             elif entry.passes:
-                if self._entries.pop((entry.grammar.kind, entry.grammar.source), None) is not None:
+                if self._entries.pop(_key(entry.grammar), None) is not None:
                     self._cached_bytes -= entry.memory_bytes
             else:
                 self._evict()
@@ -365,6 +362,10 @@ class CompiledGrammars:
                 finally:
                     threading.stack_size(usual)
         self._work.put(work)
+
+
+def _key(grammar: Grammar) -> tuple[str, str]:
+    return grammar.kind, grammar.source
 
 
 def _refusal(grammar: Grammar, error: GrammarError) -> RequestRefused:

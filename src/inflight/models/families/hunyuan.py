@@ -15,7 +15,7 @@ from inflight.models.spec import LayerSpec
 
 def hunyuan_moe(fields: Fields) -> LayerSpec:
     """Experts, and the one that all tokens pass, are as wide as `intermediate_size` says."""
-    picked = Fields({**fields.data, "moe_topk": _of_all_layers(fields, "moe_topk")}, {})
+    picked = Fields({**fields.data, "moe_topk": _top_k(fields)}, {})
     sparse = experts(
         picked,
         "num_experts",
@@ -27,13 +27,15 @@ def hunyuan_moe(fields: Fields) -> LayerSpec:
     return LayerSpec(_attention(fields), sparse)
 
 
-def _of_all_layers(fields: Fields, key: str) -> object:
-    """Return a field that is given once, or as a list of equal values. Raises ModelError where layers differ."""
-    value = fields.raw(key)
+def _top_k(fields: Fields) -> object:
+    """Return `moe_topk`, which is given once, or as a list of equal values. Raises ModelError where layers differ."""
+    value = fields.raw("moe_topk")
     if not isinstance(value, list) or not value:
         return value
     if any(one != value[0] for one in value):
-        raise ModelError(f"{key} in config.json differs from layer to layer ({shown(value)}), which is not computed.")
+        raise ModelError(
+            f"moe_topk in config.json differs from layer to layer ({shown(value)}), which is not computed."
+        )
     return value[0]
 
 

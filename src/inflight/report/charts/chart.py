@@ -120,9 +120,9 @@ def scale(greatest: float, name: str, unit: str = "", log: bool = False, high: f
     return Scale(label, unit, factor, log, high)
 
 
-def rounded(values: Iterable[float | None], digits: int = 4) -> list[float | None]:
+def rounded(values: Iterable[float | None]) -> list[float | None]:
     """Round values to what a pixel can show; a value that is not finite becomes None."""
-    return [None if one is None or not math.isfinite(one) else float(f"{one:.{digits}g}") for one in values]
+    return [None if one is None or not math.isfinite(one) else float(f"{one:.4g}") for one in values]
 
 
 def rounded_xs(values: Iterable[float]) -> list[float]:

@@ -144,9 +144,8 @@ class Jobs:
         def work(connection: sqlite3.Connection) -> Job:
             self._check(tenant, input_file_id, connection)
             self._clock.save(connection)
-            _insert(
+            _insert_job(
                 connection,
-                "jobs",
                 id=job_id,
                 tenant=tenant.name,
                 endpoint=endpoint,
@@ -353,9 +352,9 @@ def window_seconds(window: str) -> int:
     return int(match[1]) * _SECONDS[match[2]]
 
 
-def _insert(connection: sqlite3.Connection, table: str, **row: Any) -> None:
+def _insert_job(connection: sqlite3.Connection, **row: Any) -> None:
     marks = ", ".join("?" * len(row))
-    connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+    connection.execute(f"INSERT INTO jobs ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
 
 
 def _update(connection: sqlite3.Connection, job: Job, values: dict[str, Any]) -> bool:

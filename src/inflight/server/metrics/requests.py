@@ -222,8 +222,8 @@ class RequestCounts:
         ):
             values = {(lane,): getattr(counts, attribute) for lane, counts in lanes}
             yield labelled(CounterMetricFamily, name, about, ["lane"], values)
-        yield self._by_key("finished", "inflight_requests_finished", "Requests that ended, by how.", "reason")
-        yield self._by_key("queued_by", "inflight_queue_seconds", "Time waited, by what for; ended requests.", "reason")
+        yield self._by_reason("finished", "inflight_requests_finished", "Requests that ended, by how.")
+        yield self._by_reason("queued_by", "inflight_queue_seconds", "Time waited, by what for; ended requests.")
         sizes = lengths(self._max_model_len)
         times = [(*one, SECONDS) for one in _TIMES]
         for attribute, name, about, bounds in (*times, (*_JCT, JCT_SECONDS), *((*one, sizes) for one in _LENGTHS)):
@@ -243,10 +243,10 @@ class RequestCounts:
                 histograms.add_metric([priority], histogram.buckets(SECONDS), histogram.sum())
             yield histograms
 
-    def _by_key(self, attribute: str, name: str, about: str, label: str) -> Metric:
+    def _by_reason(self, attribute: str, name: str, about: str) -> Metric:
         values = {
-            (lane, key): value
+            (lane, reason): value
             for lane, counts in sorted(self.lanes.copy().items())
-            for key, value in getattr(counts, attribute).items()
+            for reason, value in getattr(counts, attribute).items()
         }
-        return labelled(CounterMetricFamily, name, about, ["lane", label], values)
+        return labelled(CounterMetricFamily, name, about, ["lane", "reason"], values)

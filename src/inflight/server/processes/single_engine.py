@@ -136,6 +136,6 @@ class SingleEngine:
     def _lose(self, sentence: str) -> None:
         """End the calls of an engine that has ended."""
         link, self._link = self._link, None
-        self._service.lose_engine("starting the engine again")
+        self._service.lose_engine()
         if link is not None:
             link.lose(sentence)
