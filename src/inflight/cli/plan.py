@@ -19,6 +19,7 @@ from inflight.cli.layouts import LayoutOptions, layouts_of
 from inflight.cli.machines import PricedMachineOptions, answers_with_vectors, longest_of, machines_of, refuse
 from inflight.cli.options import config_option
 from inflight.cli.plan_questions import AskingVerb
+from inflight.cli.stage_line import StageLine
 from inflight.cli.summary import show
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
@@ -123,15 +124,16 @@ def command(
         gpus=asked.gpus,
         fleet=fleet_of(fleet, asked, demand),
     )
-    answer = plan(
-        question,
-        strategies=depth.compare_strategies,
-        fast=depth.fast,
-        workers=cores(),
-        progress=show,
-        first=lambda found: show(first_sentence(found)),
-        cache=default_cache(),
-    )
+    with StageLine() as line:
+        answer = plan(
+            question,
+            strategies=depth.compare_strategies,
+            fast=depth.fast,
+            workers=cores(),
+            progress=line,
+            first=lambda found: line(first_sentence(found)),
+            cache=default_cache(),
+        )
     print(json_text(to_builtins(plan_result(answer))) if output.as_json else as_text(answer))
     if output.html is not None:
         _write_page(answer, output.html, depth.fast)
@@ -166,7 +168,8 @@ def _write_page(answer: Plan | Infeasible, path: Path, fast: bool) -> None:
     from inflight.planning.explored import explore
     from inflight.report.page.explorer import render_explorer
 
-    found = explore(answer, fast=fast, workers=cores(), progress=show, cache=default_cache())
+    with StageLine() as line:
+        found = explore(answer, fast=fast, workers=cores(), progress=line, cache=default_cache())
     machine = found.layouts[0].name.partition(",")[0]
     path.write_text(render_explorer(f"Plan: {machine}", found), encoding="utf-8")
     show(f"Written to {path}: open it in a browser.")

@@ -14,6 +14,7 @@ import click
 
 from inflight.cli.demand import DemandOptions
 from inflight.cli.machines import PricedMachineOptions
+from inflight.cli.stage_line import StageLine
 from inflight.cli.summary import show
 from inflight.config.engine import EngineSettings, LoadFormat
 from inflight.config.setting import SettingsError, above_zero, declared_settings, option, setting
@@ -103,7 +104,8 @@ def retuned(asked: RecordOptions, path: Path, slos: tuple[Slo, ...], beyond: boo
             "equally good; give one such as --slo ttft=500(p99)."
         )
     show(f"{len(traffic.workload.entries):,} requests are simulated, of {traffic.seconds:,.0f} s.")
-    return retune(traffic, slos, beyond=beyond, workers=cores(), progress=show, **fixed)
+    with StageLine() as line:
+        return retune(traffic, slos, beyond=beyond, workers=cores(), progress=line, **fixed)
 
 
 def shadowed(

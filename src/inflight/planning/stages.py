@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 
+from msgspec import Struct
+
 Progress = Callable[[str], None]
+
+_STAGE = re.compile(r"(?P<text>\d+ of \d+: .*?)(?:; about (?P<left>[\d,]+) s left)?")
+
+
+class Stage(Struct, frozen=True):
+    """text: which of how many, and its name. seconds_left: of all that are left when it begins; None: not known."""
+
+    text: str
+    seconds_left: float | None
+
+
+def stage_of(sentence: str) -> Stage | None:
+    """Return the stage whose begin a progress message reports; None where it reports something else."""
+    found = _STAGE.fullmatch(sentence)
+    if found is None:
+        return None
+    return Stage(found["text"], None if found["left"] is None else float(found["left"].replace(",", "")))
 
 
 def quiet(_: str) -> None:

@@ -1,0 +1,73 @@
+"""Show the stages of long work: a line as each begins and, on a terminal, one below it that says how long it runs and
+how much is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from inflight.cli.progress import duration
+from inflight.cli.summary import show
+from inflight.counted import printable
+from inflight.planning.stages import Stage, stage_of
+
+_TICK_SECONDS = 2.0
+_CLEAR = "\r\x1b[2K"
+
+
+class StageLine:
+    """Shows sentences; within a `with`, the last line of a terminal goes on while a stage is computed.
+
+    A timer's signal moves that line, and no thread: a plan forks its jobs, which a process with threads cannot do.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic):
+        self._now, self._is_ticking = now, False
+        self._stage: Stage | None = None
+        self._began = now()
+        self._before: Any = None
+
+    def __enter__(self) -> StageLine:
+        is_main = threading.current_thread() is threading.main_thread()  # others cannot set a handler
+        self._is_ticking = is_main and sys.stderr.isatty() and hasattr(signal, "setitimer")
+        if self._is_ticking:
+            self._before = signal.signal(signal.SIGALRM, self._tick)
+            signal.setitimer(signal.ITIMER_REAL, _TICK_SECONDS, _TICK_SECONDS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_ticking:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._before)
+            self._write(_CLEAR)
+            self._is_ticking = False
+
+    def __call__(self, sentence: str) -> None:
+        """Show a sentence, which may say that a stage begins."""
+        if self._is_ticking:
+            self._write(_CLEAR)
+        show(sentence)
+        if (stage := stage_of(sentence)) is not None:
+            self._stage, self._began = stage, self._now()
+
+    def line(self) -> str:
+        """Return the line that goes on: the stage, how long it runs, and the time left, as estimated when it began."""
+        if self._stage is None:
+            return ""
+        ran, left = self._now() - self._began, self._stage.seconds_left
+        about = "" if left is None else f", about {duration(max(1.0, left - ran))} left"
+        return f"{self._stage.text}: {duration(ran)}{about}"
+
+    def _tick(self, number: int, frame: FrameType | None) -> None:
+        width = shutil.get_terminal_size().columns
+        self._write(_CLEAR + printable(self.line())[: width - 1])
+
+    def _write(self, text: str) -> None:
+        os.write(sys.stderr.fileno(), text.encode())  # unbuffered: a signal may come within a write of the buffer

@@ -1,0 +1,78 @@
+"""The line of a terminal that goes on while a stage of a plan is computed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+
+from inflight.cli.stage_line import StageLine
+from inflight.planning.stages import Stage, stage_of
+
+LONG = """
+import time
+from inflight.cli import stage_line
+from inflight.planning.parallel import cores, run_all
+
+stage_line._TICK_SECONDS = 0.05
+with stage_line.StageLine() as line:
+    line("1 of 2: a long stage; about 90 s left")
+    assert cores() == len(__import__("os").sched_getaffinity(0))
+    run_all({"a": lambda: time.sleep(1), "b": lambda: time.sleep(1)}, 2, lambda name: None)
+    line("2 of 2: another")
+print("the answer")
+"""
+
+
+def test_a_stage_is_read_from_its_report() -> None:
+    assert stage_of("3 of 11: h100: the planned load; about 1,080 s left") == Stage(
+        "3 of 11: h100: the planned load", 1080.0
+    )
+    assert stage_of("1 of 3: h100") == Stage("1 of 3: h100", None)
+    assert stage_of("Price: 2.95 $ is an example; give yours.") is None
+
+
+def test_the_line_counts_on_while_a_stage_lasts() -> None:
+    now = 0.0
+    line = StageLine(now=lambda: now)
+    assert line.line() == ""
+    line("4 of 11: the planned load; about 40 s left")
+    now = 12.0
+    assert line.line() == "4 of 11: the planned load: 12 s, about 28 s left"
+    line("First answer: 3 replicas.")  # no stage: the one before goes on
+    now = 60.0
+    assert line.line() == "4 of 11: the planned load: 60 s, about 1 s left"
+    line("5 of 11: more traffic")
+    now = 200.0
+    assert line.line() == "5 of 11: more traffic: 2 min 20 s"
+
+
+def test_elsewhere_than_on_a_terminal_there_are_sentences_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    with StageLine() as line:
+        line("1 of 2: one")
+    assert capfd.readouterr().err == "1 of 2: one\n"
+
+
+def test_on_a_terminal_it_moves_beside_jobs_on_several_cores() -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", LONG], stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # the other side is closed
+                break
+            if not part:
+                break
+            shown += part
+        assert process.stdout is not None and process.stdout.read() == b"the answer\n"
+    os.close(ours)
+    assert process.returncode == 0, shown.decode()
+    moves = re.findall(rb"\r\x1b\[2K1 of 2: a long stage: \d+ s, about \d+ s left", shown)
+    assert len(moves) >= 2 and b"Traceback" not in shown
+    assert shown.rstrip().endswith(b"2 of 2: another\r\n\r\x1b[2K".rstrip())
