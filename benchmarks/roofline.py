@@ -167,11 +167,11 @@ def steps(
 
 
 def decode_seconds(config: ModelSpec, batch: int, context: int, held: Quantization, machine: Machine) -> float:
-    return decode_ceiling(config, "bfloat16", machine, batch, context, held).seconds
+    return decode_ceiling(config, machine, batch, context, held).seconds
 
 
 def prefill_seconds(config: ModelSpec, tokens: int, held: Quantization, machine: Machine) -> float:
-    return prefill_ceiling(config, "bfloat16", machine, tokens, held).seconds
+    return prefill_ceiling(config, machine, tokens, held).seconds
 
 
 def steps_in_turns(

@@ -24,9 +24,9 @@ class Ceilings:
     def decode(self, batch: int, context: int, bandwidth: float) -> float:
         """Tokens/s."""
         machine = Machine(bandwidth, dict(self.flops_per_s))
-        return batch / decode_ceiling(self.model, "bfloat16", machine, batch, context, self.quantization).seconds
+        return batch / decode_ceiling(self.model, machine, batch, context, self.quantization).seconds
 
     def prefill(self, tokens: int, bandwidth: float) -> float:
         """Tokens/s of a prompt with so many."""
         machine = Machine(bandwidth, dict(self.flops_per_s))
-        return tokens / prefill_ceiling(self.model, "bfloat16", machine, tokens, self.quantization).seconds
+        return tokens / prefill_ceiling(self.model, machine, tokens, self.quantization).seconds

@@ -35,7 +35,6 @@ class PeerSecret:
 
     @classmethod
     def new(cls) -> PeerSecret:
-        """Make a random secret."""
         return cls(os.urandom(NEW_BYTES))
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ import pytest
 from core.builders import request
 
 from inflight.config.assembly import make_admission, make_predictor
+from inflight.config.plugin_guards import Plugin
 from inflight.config.plugins import make_lanes, make_policy, make_strategy
 from inflight.config.presets import PRESETS, preset
 from inflight.config.scheduling import MAX_QUEUED, SCHEDULING_NAMES, SchedulingSettings
@@ -17,7 +18,6 @@ from inflight.config.setting import SettingsError
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
 from inflight.core.estimation.prompt_tokens import PromptTokens
-from inflight.core.plugin import Plugin
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.registry import POLICIES
 from inflight.core.queueing.admission import Load

@@ -17,13 +17,13 @@ from typing import Any, Literal, NamedTuple
 import pytest
 from msgspec import structs
 
+from inflight.config.plugin_guards import guard_drafter, guard_policy
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
 from inflight.core.kv.block_tables import Allocation
 from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.kv.kv_export import ExportLayout, PeerSource
 from inflight.core.kv.prefix_cache import KVEventQueue
-from inflight.core.plugin import guard_drafter, guard_policy
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
 from inflight.core.policies.fair import Fair

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inflight.core.plugin import guard_drafter
+from inflight.config.plugin_guards import guard_drafter
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.speculation import NOTHING, Proposal
 from inflight.core.types.events import TokensEvent

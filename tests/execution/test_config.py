@@ -281,7 +281,7 @@ def test_a_window_bounds_attention() -> None:
 def test_a_window_bounds_what_a_decode_reads() -> None:
     machine = Machine(1e9, {"bfloat16": 1e15, "float32": 1e15, "int8": 1e15})
     mistral = config(architectures=["MistralForCausalLM"], num_key_value_heads=4, sliding_window=10)
-    near, far = (decode_ceiling(mistral, "bfloat16", machine, 3, context) for context in (10, 10_000))
+    near, far = (decode_ceiling(mistral, machine, 3, context) for context in (10, 10_000))
     assert near.seconds == far.seconds
     read = step_weight_bytes(mistral, "bfloat16") + 30 * kv_bytes_per_token(mistral, "bfloat16")
     assert near.seconds * 1e9 == pytest.approx(read)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.execution.backends.protocol import KVLayer, KVShape
 from inflight.execution.memory import (
     GIB,
@@ -22,6 +21,7 @@ from inflight.execution.memory import (
 )
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_spec
+from inflight.models.sequence_memory import host_checkpoints
 
 CONFIG = read_spec(
     {

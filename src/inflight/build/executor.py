@@ -17,7 +17,6 @@ from inflight.build.ranks import min_memory, with_workers
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
-from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.core.types.plan import Capacity
 from inflight.execution.adapters import AdapterMatrices
 from inflight.execution.backends.protocol import Backend, Device, KVCache, KVShape, LayerState, StateCache
@@ -46,6 +45,7 @@ from inflight.execution.passes import PassDecoder
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.step_progress import LayerProgress, StepActivity, layer_ends
 from inflight.frontend.adapter_names import AdapterNames
+from inflight.models.sequence_memory import host_checkpoints
 
 if TYPE_CHECKING:
     from inflight.execution.drafters.step_drafting import DrafterSource, LoadedDrafter
@@ -59,7 +59,6 @@ ConnectorsOpener = Callable[[MemoryFinder, StepActivity], Iterable[TierTransfers
 
 
 def no_connectors(find_memory: MemoryFinder, steps: StepActivity) -> Iterable[TierTransfers]:
-    """Transfer no blocks."""
     return ()
 
 

@@ -44,7 +44,6 @@ def print_measured(measured: Measured, notes: tuple[str, ...]) -> None:
 
 
 def print_notes(notes: Sequence[str]) -> None:
-    """Print notes on a measurement."""
     for note in notes:
         figure("note", note)
 

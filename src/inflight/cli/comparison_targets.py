@@ -244,7 +244,6 @@ class Comparison:
 
     @property
     def settings(self) -> list[Setting]:
-        """Return the targets with their runs."""
         return [Setting(one.name, tuple(self._runs[one.name]), one.options) for one in self._targets]
 
     def fastest(self) -> float:

@@ -106,7 +106,6 @@ def settings_options(
 
 
 def setting_option(one: DeclaredSetting, complete: Complete | None = None) -> Decorator:
-    """Return the option of a setting."""
     declared = one.setting
     known: dict[str, Any] = {"help": declared.help, "metavar": declared.metavar, "is_eager": declared.is_early}
     known["hide_input"] = declared.is_secret

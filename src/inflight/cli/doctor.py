@@ -197,7 +197,7 @@ def _model(config: Any, machine: Machine, settings: EngineSettings, context: int
     decode = []
     batches = GPU_BATCHES if on_gpu else BATCHES
     for batch in () if config.head is None else batches:
-        ceiling = decode_ceiling(config, "bfloat16", machine, batch, context, weights, int8_kv, group_size)
+        ceiling = decode_ceiling(config, machine, batch, context, weights, int8_kv, group_size)
         decode.append(
             {
                 "batch": batch,
@@ -210,7 +210,7 @@ def _model(config: Any, machine: Machine, settings: EngineSettings, context: int
     prefill = []
     for tokens in GPU_PROMPTS if on_gpu else PROMPTS:
         if tokens < config.default_model_len or (config.head is None and tokens == config.default_model_len):
-            ceiling = prefill_ceiling(config, "bfloat16", machine, tokens, weights, int8_kv, group_size)
+            ceiling = prefill_ceiling(config, machine, tokens, weights, int8_kv, group_size)
             prefill.append({"prompt": tokens, "ms": ceiling.seconds * 1e3, "tokens_per_s": tokens / ceiling.seconds})
     return {
         "name": settings.model or "built-in",
@@ -222,7 +222,7 @@ def _model(config: Any, machine: Machine, settings: EngineSettings, context: int
         "weight_bytes": weight_bytes(config, "bfloat16", weights, group_size),
         "kv_bytes_per_token": kv_bytes_per_token(config, "bfloat16", int8_kv),
         "max_model_len": config.default_model_len,
-        "ridge_tokens": ridge_tokens(config, "bfloat16", machine, weights, group_size),
+        "ridge_tokens": ridge_tokens(config, machine, weights, group_size),
         "decode": decode,
         "prefill": prefill,
     }

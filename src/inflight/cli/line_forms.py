@@ -69,7 +69,6 @@ class Earlier:
 
     @property
     def failed(self) -> int:
-        """Return the number of error lines."""
         return sum(answer.failed for answer in self.answers.values())
 
 

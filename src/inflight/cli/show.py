@@ -56,7 +56,6 @@ def families() -> dict[str, list[str]]:
 
 
 def families_text() -> str:
-    """Return the families that run as text."""
     lines = [f"{name:<12} {', '.join(names)}" for name, names in families().items()]
     return "Families that run (docs/models.md says what was checked of each):\n  " + "\n  ".join(lines)
 

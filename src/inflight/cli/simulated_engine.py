@@ -20,8 +20,8 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError, above_zero, at_least, check_settings, option, setting
 from inflight.config.speculation import OFF, DraftSupport, resolve_speculation
 from inflight.core.options import OptionValues
-from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.core.types.plan import Capacity
+from inflight.models.sequence_memory import host_checkpoints
 from inflight.planning.device import Device
 from inflight.planning.machine import BLOCK_SIZE
 from inflight.routing.registry import OPTIONS, ROUTERS

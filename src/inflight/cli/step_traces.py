@@ -128,7 +128,6 @@ def name_of(trace: dict[str, Any]) -> str:
 
 
 def table(traces: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Return the lines of all tables."""
     for trace in traces:
         yield ""
         if "left_out" in trace:

@@ -33,7 +33,6 @@ def show_at_start(sentence: str, as_text: Callable[[], object], level: int = log
 
 
 def figure(name: str, text: str) -> None:
-    """Print a figure with its name."""
     show(f"{name:<12} {text}")
 
 

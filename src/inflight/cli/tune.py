@@ -145,7 +145,6 @@ def _tune_record(
     output: OutputOptions,
     values: dict[str, Any],
 ) -> int:
-    """Tune for a record."""
     check_writable(output.output, reads=[recorded.record])
     _check_verify(verify, given, values["load_format"], is_record=True)
     fixed = {name: values[name] for name in ("max_num_seqs", "max_num_batched_tokens")}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from inflight.config.engine import EngineSettings, resolve_budget, resolve_rows
+from inflight.config.plugin_guards import guard_drafter
 from inflight.config.plugins import make_lanes, make_predictor, make_strategy, report_failure
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.latency import LatencyModel
@@ -17,7 +18,6 @@ from inflight.core.estimation.output_length import Predictor
 from inflight.core.kv.connector import Fingerprint
 from inflight.core.kv.kv_export import ExportLayout, PeerSource
 from inflight.core.kv.prefix_cache import KVEventQueue
-from inflight.core.plugin import guard_drafter
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.config import SchedulerConfig

@@ -340,7 +340,6 @@ def default_depth(device: str) -> int:
 
 
 def describe_engine(device: str, depth: int) -> str:
-    """Describe an engine for messages."""
     return f"an engine on {device} with {counted(depth, 'step')} in flight"
 
 

@@ -9,8 +9,6 @@ from inflight.config.setting import one_of, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParserSettings:
-    """Parsers by name."""
-
     tool_parser: str = setting(
         "auto",
         "Format of the model's tool calls: a name, package.module:Class, none; auto: by template, family, or generic.",

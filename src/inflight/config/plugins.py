@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from inflight.config.plugin_guards import guard_policy, guard_predictor, guard_strategy
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError, one_of, option
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor
 from inflight.core.estimation.registry import PREDICTORS, QUANTILES
 from inflight.core.options import BadOption
-from inflight.core.plugin import guard_policy, guard_predictor, guard_strategy
 from inflight.core.policies import Policy, PolicyContext
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.registry import POLICIES

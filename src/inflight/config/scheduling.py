@@ -194,7 +194,6 @@ class SchedulingSettings:
 
     @property
     def draft_source(self) -> DraftSource:
-        """The source of drafts."""
         return parse_speculation(self.speculation)
 
     def drafting_from(self, source: DraftSource) -> Self:

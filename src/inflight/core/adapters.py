@@ -18,8 +18,6 @@ from inflight.core.types.sampling import Adapter
 
 
 class _Slot(Struct):
-    """Slot of one adapter."""
-
     number: int  # its index
     adapter: Adapter | None = None  # None before the first
     transfer_id: int | None = None  # of its load, while that is in flight

@@ -136,14 +136,12 @@ class RequestTimings:
             self.started = now
 
     def token(self, now: float) -> None:
-        """Note a new token."""
         if self.first_token is None:
             self.first_token = now
         if self._state != "decode":
             self._enter("decode", now)
 
     def preempt(self, now: float) -> None:
-        """Note a preemption."""
         self._enter("preempted", now)
 
     def end(self, now: float, clock: QueueWaitMeter) -> None:

@@ -65,11 +65,9 @@ class Backlog:
 
     @property
     def tenants(self) -> Set[str]:
-        """Tenants that wait."""
         return self._by_tenant.keys()
 
     def of(self, tenant: str) -> QueueCount:
-        """Return the counts of one tenant."""
         return self._by_tenant.get(tenant) or QueueCount()
 
     def add(self, tenant: str, sequences: int, tokens: int) -> None:
@@ -92,11 +90,9 @@ class TenantWeights:
         self._weights = dict(weights or {})
 
     def weight(self, tenant: str) -> float:
-        """Return one tenant's weight."""
         return self._weights.get(tenant, 1.0)
 
     def total_weight(self, tenants: Iterable[str]) -> float:
-        """Return the sum of these tenants' weights."""
         return math.fsum(map(self.weight, tenants))
 
     def queue_share(self, tenant: str, backlogs: Iterable[Backlog]) -> QueueShare:

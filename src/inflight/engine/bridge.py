@@ -82,12 +82,7 @@ class AsyncBridge:
         """Submit requests, all of them or none. Raises RequestRefused or EngineStopped."""
         stream = EventStream(requests, self.cancel)
         self.submit(stream)
-        try:
-            await stream.accepted
-        except asyncio.CancelledError:
-            await stream.aclose()
-            raise
-        return stream
+        return await stream.opened()
 
     def submit(self, consumer: Consumer) -> None:
         """Submit a consumer's requests, in its event loop; the outcome goes to its `accept`."""

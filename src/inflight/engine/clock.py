@@ -43,8 +43,6 @@ class MonotonicClock:
 
 
 class VirtualClock:
-    """Virtual time."""
-
     def __init__(self, start: float = 0.0):
         self._now = start
 

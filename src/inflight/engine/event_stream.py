@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from inflight.core.types.events import Event, FinishedEvent, PooledEvent, TokensEvent
 from inflight.core.types.request import Request
@@ -48,13 +48,21 @@ class EventStream:
 
     @property
     def alive(self) -> bool:
-        """Whether events may come."""
         return bool(self._alive)
 
     @property
     def ended(self) -> bool:
         """Whether every request has ended and all events were taken."""
         return not (self._alive or self._events or self._error)
+
+    async def opened(self) -> Self:
+        """Return the stream once its requests are accepted. Raises RequestRefused or EngineStopped."""
+        try:
+            await self.accepted
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+        return self
 
     async def take(self) -> list[Event]:
         """Return the events since the last call; wait for one. Raises EngineStopped, or the error given to `fail`."""
@@ -77,7 +85,6 @@ class EventStream:
         return events
 
     async def _wait(self) -> None:
-        """Wait for an event."""
         waiter = self._waiter = self.loop.create_future()
         try:
             await waiter
@@ -98,7 +105,6 @@ class EventStream:
     # -- called in the consumer's event loop
 
     def put(self, events: list[Event]) -> None:
-        """Add events."""
         self._events += events
         before = self.buffered
         for event in events:

@@ -49,7 +49,6 @@ class Preparing(Generic[C]):
         self._lock = threading.Lock()
 
     def begin(self, consumer: C, now: float) -> None:
-        """Add a consumer."""
         with self._lock:
             self._waiting[consumer] = Prepared(now)
 

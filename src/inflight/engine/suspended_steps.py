@@ -30,7 +30,6 @@ class SuspendedSteps:
 
     @property
     def rests(self) -> bool:
-        """Whether the step in flight is suspended."""
         return self._suspender is not None and self._suspender.suspension is not None
 
     @property
@@ -43,7 +42,6 @@ class SuspendedSteps:
         return None if self._suspender is None else self._stats
 
     def begin(self, now: float) -> None:
-        """Note a step that begins."""
         self._resumed, self._passed = now, 0.0
 
     def submitted(self) -> None:

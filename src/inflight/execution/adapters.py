@@ -153,7 +153,6 @@ class AdapterLoader:
         self._loads: dict[int, tuple[AdapterLoad, Future[Adapter]]] = {}  # by transfer_id
 
     def begin(self, plan: BatchPlan) -> None:
-        """Begin a plan's adapter loads."""
         for load in plan.adapter_loads:
             self._batch.set_adapter(load.slot, None)
             self._loads[load.transfer_id] = load, self._thread.submit(self._packed, load)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from inflight.core.types.kv_blocks import default_checkpoints, max_blocks, max_sequence_tokens
+from inflight.core.types.kv_blocks import max_blocks, max_sequence_tokens
 from inflight.counted import UNBOUNDED
 from inflight.execution.backends.protocol import Device, KVShape, LayerState
 from inflight.execution.kv.kv_groups import KVGroups, kept, one_group
 from inflight.models.errors import ModelError
+from inflight.models.sequence_memory import default_checkpoints
 from inflight.models.spec import ModelSpec
 
 GIB = 1024**3
@@ -152,9 +153,9 @@ def state_size(
         bytes_per_state: Of a sequence over all layers; 0: the model has none.
         max_num_seqs: Rows with a live state.
         state_memory_gib: For the snapshots, beside the live states of all rows and of padding; None:
-            `kv_blocks.default_checkpoints`.
+            `sequence_memory.default_checkpoints`.
         memory: That is free; None: this machine's.
-        of_host: Snapshots that `--kv-cache-host` adds (`kv_blocks.host_checkpoints`).
+        of_host: Snapshots that `--kv-cache-host` adds (`sequence_memory.host_checkpoints`).
 
     Raises:
         ModelError: Less than one snapshot is asked for, more than is free, or memory that the model has no use for.

@@ -85,7 +85,7 @@ def _speeds(spec: ModelSpec, machine: Machine, quantization: Quantization) -> di
     if spec.head is None:
         return {}
     context = min(CONTEXT, spec.default_model_len)
-    ceilings = {batch: decode_ceiling(spec, "bfloat16", machine, batch, context, quantization) for batch in BATCHES}
+    ceilings = {batch: decode_ceiling(spec, machine, batch, context, quantization) for batch in BATCHES}
     return {batch: batch / ceiling.seconds for batch, ceiling in ceilings.items()}
 
 

@@ -9,6 +9,8 @@ from inflight.execution.sizes import context_bytes, holds_of, kv_bytes_per_token
 from inflight.models.arithmetic import attention_flops_per_token, layer_flops_per_token, logit_flops_per_token
 from inflight.models.spec import ModelSpec
 
+_ACT: DType = "bfloat16"  # of activations
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -38,7 +40,6 @@ class Ceiling:
 
 def decode_ceiling(
     model: ModelSpec,
-    dtype: DType,
     machine: Machine,
     batch: int,
     context: int,
@@ -47,15 +48,14 @@ def decode_ceiling(
     group_size: int = 32,
 ) -> Ceiling:
     """Return the ceiling of one token for each of `batch` sequences that have `context` tokens."""
-    kv_bytes = batch * context_bytes(model, dtype, context, quantized_kv)
-    read = step_weight_bytes(model, dtype, quantization, group_size, batch) + kv_bytes
-    compute = batch * _token_seconds(model, dtype, machine, context, quantization, quantized_kv)
+    kv_bytes = batch * context_bytes(model, _ACT, context, quantized_kv)
+    read = step_weight_bytes(model, _ACT, quantization, group_size, batch) + kv_bytes
+    compute = batch * _token_seconds(model, machine, context, quantization, quantized_kv)
     return Ceiling(read / machine.read_bytes_per_s, compute)
 
 
 def prefill_ceiling(
     model: ModelSpec,
-    dtype: DType,
     machine: Machine,
     tokens: int,
     quantization: Quantization = "none",
@@ -63,27 +63,24 @@ def prefill_ceiling(
     group_size: int = 32,
 ) -> Ceiling:
     """Return the ceiling of a prompt of `tokens` tokens, of which the last one is sampled."""
-    read = step_weight_bytes(model, dtype, quantization, group_size, tokens) + tokens * kv_bytes_per_token(
-        model, dtype, quantized_kv
+    read = step_weight_bytes(model, _ACT, quantization, group_size, tokens) + tokens * kv_bytes_per_token(
+        model, _ACT, quantized_kv
     )
-    compute = (tokens - 1) * _token_seconds(
-        model, dtype, machine, tokens // 2, quantization, quantized_kv, logits=False
-    )
-    compute += _token_seconds(model, dtype, machine, tokens, quantization, quantized_kv)
+    compute = (tokens - 1) * _token_seconds(model, machine, tokens // 2, quantization, quantized_kv, logits=False)
+    compute += _token_seconds(model, machine, tokens, quantization, quantized_kv)
     return Ceiling(read / machine.read_bytes_per_s, compute)
 
 
 def ridge_tokens(
-    model: ModelSpec, dtype: DType, machine: Machine, quantization: Quantization = "none", group_size: int = 32
+    model: ModelSpec, machine: Machine, quantization: Quantization = "none", group_size: int = 32
 ) -> float:
     """Return the tokens per step from which the cores, and no longer the memory, are the limit."""
-    memory = step_weight_bytes(model, dtype, quantization, group_size) / machine.read_bytes_per_s
-    return memory / _token_seconds(model, dtype, machine, 0, quantization)
+    memory = step_weight_bytes(model, _ACT, quantization, group_size) / machine.read_bytes_per_s
+    return memory / _token_seconds(model, machine, 0, quantization)
 
 
 def _token_seconds(
     model: ModelSpec,
-    dtype: DType,
     machine: Machine,
     context: int,
     quantization: Quantization,
@@ -91,13 +88,13 @@ def _token_seconds(
     logits: bool = True,
 ) -> float:
     """Return the seconds of computing for one token: the layers and the output projection at the rate of how they are
-    packed (of int4 it is int8's), attention at that of `dtype`, or over int8 keys and values twice as many operations
-    in int8; latent attention over compressed vectors, as the kernels have it."""
+    packed (of int4 it is int8's), attention at that of activations, or over int8 keys and values twice as many
+    operations in int8; latent attention over compressed vectors, as the kernels have it."""
     rates = machine.flops_per_s
     layers, head = holds_of(model, quantization)
-    seconds = layer_flops_per_token(model) / rates[dtype if layers == "act" else "int8"]
+    seconds = layer_flops_per_token(model) / rates[_ACT if layers == "act" else "int8"]
     attention = attention_flops_per_token(model, context, compressed=True)
-    seconds += 2 * attention / rates["int8"] if quantized_kv else attention / rates[dtype]
+    seconds += 2 * attention / rates["int8"] if quantized_kv else attention / rates[_ACT]
     if logits:
-        seconds += logit_flops_per_token(model) / rates[dtype if head == "act" else "int8"]
+        seconds += logit_flops_per_token(model) / rates[_ACT if head == "act" else "int8"]
     return seconds

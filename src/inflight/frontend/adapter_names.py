@@ -18,8 +18,6 @@ class AdapterNameError(ValueError):
 
 
 class AdapterNames:
-    """The adapters of one engine."""
-
     def __init__(self, check: Callable[[Path], None] | None = None, adapters: Iterable[Adapter] = ()) -> None:
         """Register the given adapters.
 

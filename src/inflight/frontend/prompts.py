@@ -263,7 +263,6 @@ class PromptEncoder:
         second_text_at: int | None = None,
         **fields: Unpack[RequestFields],
     ) -> Request:
-        """Make a pooling request."""
         return Request(
             request_id=request_id,
             prompt_token_ids=prompt_token_ids,

@@ -121,7 +121,6 @@ class EngineFeed:
         return self._maker.shown_requests
 
     def frame(self, look: Look) -> Frame:
-        """Make a frame of a look."""
         if look.begins:
             self._begin(look)
         for one in look.entries:

@@ -45,7 +45,6 @@ class RecentLatencies:
         self._begin()
 
     def drop_frame(self) -> None:
-        """Drop the oldest frame."""
         counts, with_target, met, _ = self._frames.popleft()
         self._counts -= counts
         self._with_target -= with_target

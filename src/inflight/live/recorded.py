@@ -304,8 +304,6 @@ def _account(request: RecordedRequest) -> Account:
 
 
 class RecordedQueues:
-    """The queues of all lanes."""
-
     def __init__(self, lanes: Iterable[str]):
         """Start with empty queues. lanes: shown from the start."""
         self._waiting: dict[str, dict[int, RecordedRequest | None]] = {name: {} for name in lanes}

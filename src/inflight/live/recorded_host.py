@@ -13,8 +13,6 @@ from inflight.live.frames import EVICTABLE, FREE, TierPart
 
 
 class RecordedHost:
-    """The host blocks of one record."""
-
     def __init__(self, num_blocks: int, is_tier: bool):
         self._num_blocks, self._is_tier = num_blocks, is_tier
         self._owner: dict[int, int] = {}  # host block → preempted sequence, or EVICTABLE

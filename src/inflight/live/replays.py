@@ -22,8 +22,6 @@ CLOSE_FRAMES = 600  # of a part that is drawn in detail
 
 
 class Checkpoints:
-    """The checkpoints of one record."""
-
     def __init__(self, index: RecordIndex, period: float):
         """Start without checkpoints. period: seconds of a frame of the whole record."""
         self._index, self._period = index, period

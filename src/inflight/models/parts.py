@@ -274,7 +274,6 @@ class Mlp(Part, frozen=True):
         raise NotImplementedError
 
     def expert_weights(self, hidden: int) -> Weights:
-        """Return the weights of one expert."""
         return Weights()
 
     def touched_experts(self, tokens: float) -> float:

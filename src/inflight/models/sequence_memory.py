@@ -1,4 +1,5 @@
-"""The memory that a sequence takes, by a model's spec: keys and values of each token, and recurrent states."""
+"""The memory that a sequence takes, by a model's spec: keys and values of each token, and recurrent states with the
+checkpoints of them."""
 
 from __future__ import annotations
 
@@ -7,6 +8,11 @@ from inflight.models.spec import ModelSpec
 
 _STATE_BYTES = 4  # of an element of recurrent state: it is a sum over all tokens, and is kept in float32
 _CONVOLUTION_BYTES = 2  # of an element that a short convolution keeps: activations, in bf16
+
+CHECKPOINTS_PER_ROW = 2  # for the end of its prompt, and for where it is
+CHECKPOINT_MEMORY_SHARE = 0.25  # of the memory that live states leave free; the rest is for blocks
+MAX_SMALL_CHECKPOINTS_PER_ROW = 16  # as of short convolutions: a conversation that waits for its next turn has two
+SMALL_CHECKPOINT_MEMORY_SHARE = 1 / 64  # of that memory, which these may take
 
 
 def kv_bytes_per_token(spec: ModelSpec, item_bytes: float = 2) -> float:
@@ -55,3 +61,17 @@ def state_bytes(spec: ModelSpec) -> int:
         for state, count in states
         if state is not None
     )
+
+
+def default_checkpoints(rows: int, bytes_per_state: float, free_bytes: float) -> int:
+    """Return how many copies of recurrent state to allocate: at least 1, from which samples of a request and preempted
+    sequences continue."""
+    small = int(SMALL_CHECKPOINT_MEMORY_SHARE * free_bytes // bytes_per_state)
+    usual = int(CHECKPOINT_MEMORY_SHARE * free_bytes // bytes_per_state)
+    return max(1, min(MAX_SMALL_CHECKPOINTS_PER_ROW * rows, small), min(CHECKPOINTS_PER_ROW * rows, usual))
+
+
+def host_checkpoints(host_bytes: float, bytes_per_state: float) -> int:
+    """Return how many copies of recurrent state a part of the host's memory is for, where device and host share one
+    memory. More blocks stay cached with it, and a sequence begins behind these only where a copy is."""
+    return int(CHECKPOINT_MEMORY_SHARE * host_bytes // bytes_per_state) if bytes_per_state else 0

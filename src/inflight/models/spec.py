@@ -95,7 +95,6 @@ class LearnedPositions(Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """Count the positions."""
         return self.rows - self.unused
 
 

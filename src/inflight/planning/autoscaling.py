@@ -57,7 +57,6 @@ def profile_of_trace(trace: Workload, factor: float) -> LoadProfile:
 
 
 def daily_profile(day: Daily) -> LoadProfile:
-    """Return the load of a day."""
     steps = max(1, round(day.hours * 3600 / STEP))
     return LoadProfile(tuple(day.rate_at(STEP * (step + 0.5)) for step in range(steps)))
 

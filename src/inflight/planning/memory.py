@@ -2,7 +2,7 @@
 
 KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.76 GB, or a tenth of the memory where that is less
 (with TP > 1 another 0.39 GB) - states of max_num_seqs sequences / TP - snapshots of states
-(`kv_blocks.default_checkpoints`) / TP, where activations = 2 bytes · max_num_batched_tokens · (4d + (H + 2K)h / TP +
+(`default_checkpoints`) / TP, where activations = 2 bytes · max_num_batched_tokens · (4d + (H + 2K)h / TP +
 3F / TP) + 4 bytes · max_num_seqs · V / TP. Blocks = ⌊KV bytes / bytes of a block⌋; sequences = ⌊blocks /
 ⌈tokens_per_sequence / block_size⌉⌋. Bytes of a block = those of a sequence of `tokens_per_sequence` tokens
 (`estimate_kv_cache`, without states) / its blocks: where no layer has a window, block_size · bytes per token and GPU.
@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from inflight.core.types.kv_blocks import default_checkpoints
 from inflight.core.types.sampling import DEFAULT_RANK
 from inflight.models.arithmetic import (
     Packing,
@@ -29,7 +28,7 @@ from inflight.models.arithmetic import (
     weight_bytes,
 )
 from inflight.models.known import read_model
-from inflight.models.sequence_memory import state_bytes
+from inflight.models.sequence_memory import default_checkpoints, state_bytes
 from inflight.models.spec import LayerSpec, ModelSpec
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, find_gpu, packing
 from inflight.simulate.parallelism import (

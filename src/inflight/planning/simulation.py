@@ -13,12 +13,12 @@ from msgspec import structs
 
 from inflight.core.options import OptionValues
 from inflight.core.types.features import Features
-from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.slo import METRICS, Slo, percentiles
 from inflight.metrics.summary import Summary, Window, summarize, ttft_trend
+from inflight.models.sequence_memory import host_checkpoints
 from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine

@@ -42,7 +42,6 @@ class ReplicaLoad:
         self._silent: set[str] = set()  # requests without an event yet
 
     def add(self, request: Request) -> None:
-        """Add an accepted request."""
         self._tokens[request.request_id] = 0
         self._silent.add(request.request_id)
         taken_over = request.kv_transfer is not None and request.kv_transfer.take is not None

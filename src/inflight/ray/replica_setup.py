@@ -49,7 +49,6 @@ class Replicas:
 
     @property
     def started(self) -> int:
-        """Number of replicas at the start."""
         return self.scale.replicas + (0 if self.prefill is None else self.prefill.replicas)
 
     @property

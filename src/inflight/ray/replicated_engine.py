@@ -47,12 +47,7 @@ class ReplicatedEngine:
     async def open(self, *requests: Request) -> EventStream:
         stream = EventStream(requests, self.cancel)
         self.submit(stream)
-        try:
-            await stream.accepted
-        except asyncio.CancelledError:
-            await stream.aclose()
-            raise
-        return stream
+        return await stream.opened()
 
     def submit(self, consumer: Consumer) -> None:
         """Send a consumer's requests to replicas; the outcome goes to its `accept`."""

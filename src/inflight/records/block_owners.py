@@ -59,7 +59,6 @@ class BlockOwners:
         return dict(self._sequences)
 
     def held(self, row: int) -> list[int]:
-        """Return the blocks of a row, of all groups."""
         tables, passed = self._tables.get(row, ()), self._passed.get(row, ())
         return [block for table, first in zip(tables, passed, strict=True) for block in table[first:]]
 

@@ -65,7 +65,6 @@ class DraftCounts:
 
     @property
     def tokens(self) -> int:
-        """Drafts of all chunks."""
         return sum(drafts * chunks for (drafts, _), chunks in self._chunks.items())
 
     @property

@@ -355,7 +355,6 @@ def of_kind(records: Records, kind: Literal["attempts"]) -> list[AttemptsRecord]
 @overload
 def of_kind(records: Records, kind: Literal["recovery"]) -> list[RecoveryRecord]: ...
 def of_kind(records: Records, kind: str) -> list[Any]:
-    """Return the lines of one kind."""
     return [record for record in records if isinstance(record, _TYPES[kind])]
 
 

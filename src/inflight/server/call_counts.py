@@ -34,7 +34,6 @@ class CallCounts:
 
     @property
     def mine(self) -> int:
-        """Return the calls of this process."""
         return self._mine.total()
 
     @property

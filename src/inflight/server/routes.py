@@ -195,7 +195,6 @@ class RouteTable:
         return found[0].path if found else "other"
 
     def methods(self, scope: Scope) -> set[str]:
-        """Return the methods of all routes of the path."""
         methods = {method for route in self._fitting(scope) for method in route.methods or ()}
         return methods | {"HEAD"} if "GET" in methods else methods
 

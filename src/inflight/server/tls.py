@@ -31,7 +31,6 @@ class CertificateInForce:
 
     @property
     def path(self) -> Path | None:
-        """Return the certificate's file."""
         return self._settings.ssl_certfile
 
     def read(self) -> None:

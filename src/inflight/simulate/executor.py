@@ -16,13 +16,13 @@ from inflight.core.types.features import Features
 from inflight.core.types.features import features as features_of
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult, Transferred
 from inflight.core.types.sampling import TokenLogprob
-from inflight.core.types.suspension import StepSuspender, SuspendedStep
 from inflight.simulate.condensed_plan import AlikeSteps, CondensedPlan
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.fitted import NoisyModel
 from inflight.simulate.omitted import TOKEN
 from inflight.simulate.steps import DecodeSeconds, StepModel
 from inflight.simulate.transfers import TimedTransfers
+from inflight.testing.suspension import StepSuspender, SuspendedStep
 
 _TOKENS = (TOKEN,)
 FIRST_FORESEEN = 4  # steps

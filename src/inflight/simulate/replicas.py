@@ -341,7 +341,6 @@ class ScaledPool(RoutedPool):
         return self.replicas[number]
 
     def _drain(self, now: float) -> None:
-        """Drain the youngest replica."""
         name, member = self._serving.popitem()
         self.lifetimes[member.number].drained_from = now
         self._draining[name] = member

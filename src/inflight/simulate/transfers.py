@@ -24,7 +24,6 @@ class SimulatedTier(ABC):
 
     @property
     def out(self) -> bool:
-        """Whether any transfer has not been drained."""
         return not math.isinf(self.next_end)
 
     @abstractmethod

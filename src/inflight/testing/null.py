@@ -45,7 +45,7 @@ from inflight.core.types.plan import (
     Transferred,
 )
 from inflight.core.types.sampling import Adapter, TokenLogprob
-from inflight.core.types.suspension import StepSuspender, SuspendedStep
+from inflight.testing.suspension import StepSuspender, SuspendedStep
 
 _MASK = (1 << 64) - 1
 LAYERS = 8  # between which a step may be suspended

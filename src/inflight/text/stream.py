@@ -227,7 +227,6 @@ class TextStream:
 
     @property
     def text(self) -> str:
-        """All text returned so far."""
         self._parts = ["".join(self._parts)]
         return self._parts[0]
 

@@ -21,8 +21,6 @@ FORMS = (
 
 
 class Arrivals(Protocol):
-    """An arrival process."""
-
     def times(self, rng: Random) -> Iterator[float]:
         """Yield arrival times in order, without end."""
 

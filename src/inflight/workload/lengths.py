@@ -24,8 +24,6 @@ _Z99 = 2.3263478740408408  # the standard normal distribution's 99th percentile
 
 
 class Lengths(Protocol):
-    """A distribution of lengths."""
-
     def draw(self, rng: Random) -> int:
         """Draw a length of at least 1 token."""
 

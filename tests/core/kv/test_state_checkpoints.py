@@ -9,7 +9,7 @@ import pytest
 
 from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.kv.state_checkpoints import CheckpointKind, CheckpointSlots
-from inflight.core.types.kv_blocks import default_checkpoints
+from inflight.models.sequence_memory import default_checkpoints
 
 from .. import inspect_scheduler as inside
 from ..builders import request

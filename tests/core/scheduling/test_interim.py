@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from inflight.core.plugin import guard_policy
+from inflight.config.plugin_guards import guard_policy
 from inflight.core.policies import Policy
 from inflight.core.sequence import SequenceView
 from inflight.core.types.plan import BatchPlan

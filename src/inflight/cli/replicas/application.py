@@ -105,7 +105,6 @@ class HttpReplica:
 
 
 def current_app() -> Starlette:
-    """Return the application of this process."""
     return HttpReplica.app
 
 

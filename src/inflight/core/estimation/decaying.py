@@ -14,7 +14,6 @@ class DecayingMean:
         self.value: float | None = None  # before the first
 
     def add(self, value: float) -> None:
-        """Learn a value."""
         self.value = value if self.value is None else self.value + self._share * (value - self.value)
 
 

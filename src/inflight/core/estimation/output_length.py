@@ -110,7 +110,6 @@ class PredictionTally:
         self._actual += actual
 
     def error(self) -> PredictionError:
-        """Return the error so far."""
         if not (samples := self._samples):
             return PredictionError()
         bias = self._predicted / self._actual - 1

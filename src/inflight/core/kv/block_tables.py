@@ -30,8 +30,6 @@ NO_BLOCKS: tuple[int, ...] = ()
 
 
 class TableLayout:
-    """Lengths of block tables."""
-
     def __init__(self, capacity: Capacity, allocation: Allocation, max_chunk_tokens: int):
         """Compute lengths for chunks of at most `max_chunk_tokens` tokens of one sequence."""
         self.block_size = capacity.block_size

@@ -352,7 +352,6 @@ class KVCacheManager:
 
     @property
     def transfer_ids_out(self) -> tuple[int, ...]:
-        """Ids of the transfers in flight."""
         return tuple(self._transfers.in_flight)
 
     def stats(self, running: Sequences[Sequence]) -> KVCacheStats:

@@ -71,7 +71,6 @@ class CachedBlock(Struct, eq=False):
 
     @property
     def group(self) -> int:
-        """KV group of the block."""
         return max(0, -cast(int, self.key[1]))
 
 

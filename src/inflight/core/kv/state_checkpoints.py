@@ -150,7 +150,6 @@ class CheckpointSlots:
         return self._kinds[slot] is CheckpointKind.MARK
 
     def node_of(self, slot: int) -> int:
-        """Return the node of a cached slot."""
         return self._nodes[slot]
 
     def is_of(self, slot: int, taker: int) -> bool:

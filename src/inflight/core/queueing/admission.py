@@ -57,7 +57,6 @@ class Margin:
         self._share = share
 
     def observe(self, ratio: float) -> None:
-        """Learn a ratio."""
         move = self._share if ratio > self.value else self._share - 1.0
         self.value = max(1.0, self.value * math.exp(MARGIN_STEP * move))
 

@@ -68,7 +68,6 @@ class InterimSteps:
         return structs.replace(plan, may_suspend=True)
 
     def arrived(self, sequence: Sequence) -> None:
-        """Note a newcomer."""
         if self._longest is not None and self._left > 0 and not self.due:
             lane = self._state.lanes.of(sequence)
             self.due = lane.queue.is_ready(sequence) and self._is_short(sequence, lane)
@@ -202,7 +201,6 @@ class InterimSteps:
         return spare if head is None else spare + memory.blocks_to_admit(head)
 
     def _budget(self, step: Step, lane: Lane) -> int:
-        """Return the tokens that a lane may have."""
         most = lane.settings.max_tokens
         return step.budget if most is None else min(step.budget, most - step.prompt_tokens[lane.settings.name])
 

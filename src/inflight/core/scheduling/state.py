@@ -82,7 +82,6 @@ class SchedulerState(Struct, eq=False):
         )
 
     def take_ended(self) -> tuple[EndedOutput, ...]:
-        """Take the ended outputs for a plan."""
         ended = tuple(self.ended)
         self.ended.clear()
         return ended

@@ -26,7 +26,6 @@ class FirstTokens:
         self._any_late = False
 
     def observe(self, tokens: int) -> None:
-        """Note the tokens of a step."""
         self._credit = self._credit + LATE_SHARE * tokens if self._any_late else 0.0
 
     def choose_late(

@@ -47,7 +47,6 @@ class Done:
         self._result = result
 
     def result(self) -> StepResult:
-        """Return the result."""
         return self._result
 
 

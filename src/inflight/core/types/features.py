@@ -22,7 +22,6 @@ class Features(Struct, frozen=True, gc=False):
 
 
 def features(plan: BatchPlan) -> Features:
-    """Return the features of a plan."""
     tokens = samples = decode_context = 0
     prefill_context = 0.0
     for chunk in plan.chunks:

@@ -23,11 +23,6 @@ _ROOT, _BLOCK, _GROUP = b"inflight-root-1", b"inflight-block-1", b"inflight-grou
 EVENT_HASH_BYTES = 8  # as routers take them
 _EVENT = b"inflight-kv-1"  # other rules need another name, so that replicas of different versions share no hash
 
-CHECKPOINTS_PER_ROW = 2  # for the end of its prompt, and for where it is
-CHECKPOINT_MEMORY_SHARE = 0.25  # of the memory that live states leave free; the rest is for blocks
-MAX_SMALL_CHECKPOINTS_PER_ROW = 16  # as of short convolutions: a conversation that waits for its next turn has two
-SMALL_CHECKPOINT_MEMORY_SHARE = 1 / 64  # of that memory, which these may take
-
 
 # -- sizes ------------------------------------------------------------------------------------------------------
 
@@ -70,20 +65,6 @@ def max_sequence_tokens(num_blocks: int, block_size: int, windows: Sequence[int]
     lengths = range(block_size, limit + block_size, block_size)
     whole = bisect_right(lengths, num_blocks, key=lambda tokens: max_blocks(tokens, block_size, windows, chunk))
     return min(limit, whole * block_size)
-
-
-def default_checkpoints(rows: int, bytes_per_state: float, free_bytes: float) -> int:
-    """Return how many copies of recurrent state to allocate: at least 1, from which samples of a request and preempted
-    sequences continue."""
-    small = int(SMALL_CHECKPOINT_MEMORY_SHARE * free_bytes // bytes_per_state)
-    usual = int(CHECKPOINT_MEMORY_SHARE * free_bytes // bytes_per_state)
-    return max(1, min(MAX_SMALL_CHECKPOINTS_PER_ROW * rows, small), min(CHECKPOINTS_PER_ROW * rows, usual))
-
-
-def host_checkpoints(host_bytes: float, bytes_per_state: float) -> int:
-    """Return how many copies of recurrent state a part of the host's memory is for, where device and host share one
-    memory. More blocks stay cached with it, and a sequence begins behind these only where a copy is."""
-    return int(CHECKPOINT_MEMORY_SHARE * host_bytes // bytes_per_state) if bytes_per_state else 0
 
 
 # -- hashes -----------------------------------------------------------------------------------------------------

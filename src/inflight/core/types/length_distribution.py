@@ -38,7 +38,6 @@ class LengthDistribution:
     end: int
 
     def mean(self) -> float:
-        """Return the expected length."""
         mean = 0.0
         for index, probability in enumerate(self.probabilities):
             mean += probability * (self.starts[index] + self._last(index)) / 2

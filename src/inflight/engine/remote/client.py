@@ -60,12 +60,7 @@ class RemoteClient:
         stream = EventStream(requests, partial(self._cancel, number))
         self._send(Open(number, requests))
         self._streams[number] = stream
-        try:
-            await stream.accepted
-        except asyncio.CancelledError:
-            await stream.aclose()
-            raise
-        return stream
+        return await stream.opened()
 
     @property
     def stopped(self) -> str | None:

@@ -161,7 +161,6 @@ _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(From
 
 
 def encode(message: Message) -> bytes:
-    """Return the bytes of a message."""
     return _encoder.encode(message)
 
 

@@ -36,8 +36,6 @@ class AdaptedRows(NamedTuple):
 
 
 class PassInputs(NamedTuple):
-    """Inputs of one forward pass."""
-
     rows: Array  # int32[C], the request slot of each chunk
     chunk_of: Array  # int32[T], the chunk of each token
     token_ids: Array  # int32[T]

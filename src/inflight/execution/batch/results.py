@@ -136,7 +136,6 @@ class ChunkDraws:
         self._draws: list[Sampled] = []  # of the chunk that is being drawn for
 
     def add(self, chunk: Chunk, drawn: Sampled) -> None:
-        """Add a chunk's next draw."""
         if not chunk.draft_token_ids:
             self.sampled.append(drawn)
             return

@@ -83,7 +83,6 @@ class FamilyTensors:
         self._source.release(stored)
 
     def stored(self, name: str) -> str:
-        """Return the name in the checkpoint."""
         layer, number, part, suffix = _parts(name)
         may_be_separate = part in self._stacked or (number is not None and self._is_by_head(number, part))
         if layer:

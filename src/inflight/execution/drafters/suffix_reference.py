@@ -54,7 +54,6 @@ class ReferenceIndex:
         self._before: list[tuple[int, ...]] = []  # of each position and level, where its run ended before, or NOWHERE
 
     def __len__(self) -> int:
-        """Return how many tokens there are."""
         return self._size
 
     @property

@@ -183,7 +183,6 @@ class CompiledGrammars:
         return self._tokenizer.decode_bytes(token_ids)
 
     def tokens(self, text: str) -> list[int]:
-        """Return tokens that spell a text."""
         assert self._tokenizer is not None, "a grammar was compiled"
         return self._tokenizer.tokenize_str(text)
 

@@ -29,8 +29,6 @@ _DIGITS = 4  # of a probability, in results and records
 
 
 class _Row(NamedTuple):
-    """A sequence with a row."""
-
     prompt_tokens: int
     max_tokens: int
     has_grammar: bool

@@ -23,8 +23,6 @@ from inflight.execution.parallel.shards import Member
 
 
 class Ranks:
-    """The group, from one of its ranks."""
-
     def __init__(self, member: Member, device: str) -> None:
         """Join the group; wait for all others. Raises PeerLost."""
         self._rank, self._count = member.shard.rank, member.shard.ranks

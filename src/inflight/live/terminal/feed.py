@@ -21,8 +21,6 @@ class FeedError(ValueError):
 
 
 class FeedReader:
-    """The feed of one server."""
-
     def __init__(self, url: str, key: str | None):
         """Prepare it. key: an API key. Raises FeedError for what is no address."""
         parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")

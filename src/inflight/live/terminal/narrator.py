@@ -45,7 +45,6 @@ class Narrator:
         self.seen: Counter[Kind] = Counter()
 
     def take(self, frame: Frame) -> None:
-        """Note a frame."""
         self._requests.update((one.number, one) for one in frame.requests)
         for number in frame.preempted:
             self._prefills.pop(number, None)
@@ -112,7 +111,6 @@ class Narrator:
 
 
 def _steps(run: Run, frame: Frame) -> int:
-    """Return the number of steps of a run."""
     return sum(point.steps for point in frame.steps if run.start <= (point.start + point.end) / 2 <= run.end)
 
 

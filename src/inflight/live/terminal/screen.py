@@ -69,7 +69,6 @@ class Engine:
         self.blocks: BlocksPart | None = None
 
     def add(self, frame: Frame) -> None:
-        """Note a frame."""
         self.frame = frame
         self.blocks = _with_tiers(frame.blocks, self.blocks)
 

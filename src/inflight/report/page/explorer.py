@@ -77,7 +77,6 @@ class Explored(Struct):
 
 
 def render_explorer(title: str, found: Explored) -> str:
-    """Return the page."""
     tables = [(layout, _rows(layout)) for layout in found.layouts]
     return render_page("explorer", title=title, found=found, tables=tables, shares=SHARES)
 

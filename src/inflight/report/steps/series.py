@@ -125,7 +125,6 @@ class StepSeries:
 
     @property
     def busy(self) -> float:
-        """Return the seconds in steps."""
         return sum(end - start for start, end in zip(self.began, self.ended, strict=True))
 
     def tokens(self, index: int) -> int:

@@ -191,7 +191,6 @@ class ResponseBuilder:
         return frames
 
     def last_frames(self) -> bytes:
-        """Return the last frames, when all have finished."""
         return self._serializer.end(self._usage(self.output_tokens))
 
     def kept(self) -> bytes:

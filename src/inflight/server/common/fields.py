@@ -185,7 +185,6 @@ class CallSettings(CommonSettings, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def named_user(self) -> str | None:
-        """Return the user that the body names."""
         return self.user
 
     @property

@@ -195,8 +195,6 @@ class TextUsage(Struct, kw_only=True):
 
 
 class TextAnswer(Struct, kw_only=True):
-    """An answer about texts."""
-
     id: str
     object: str
     created: int
@@ -215,7 +213,6 @@ class TextSerializer:
         self._call, self._collectors = call, collectors
 
     def answer(self, usage: TextUsage) -> Any:
-        """Return the whole answer."""
         raise NotImplementedError
 
     def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> bytes:

@@ -342,7 +342,6 @@ def _length(path: Path) -> int | None:
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process has this id."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

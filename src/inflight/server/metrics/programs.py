@@ -51,7 +51,6 @@ class ProgramTimes:
         return key
 
     def ended(self, key: Key | None, now: float) -> None:
-        """End a call."""
         program = None if key is None else self._programs.get(key)
         if key is not None and program is not None:
             program.alive = max(0, program.alive - 1)

@@ -26,8 +26,6 @@ log = logging.getLogger("inflight.server")
 
 
 class WaitingForModels(Protocol):
-    """Calls that wait for models."""
-
     def serve_waiting(self, name: str) -> None:
         """Give the model to the calls that wait for it: it is loaded, and stays for now."""
 

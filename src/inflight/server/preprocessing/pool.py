@@ -335,7 +335,6 @@ class Lane:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def put(self, waiting: WaitingBody) -> None:
-        """Queue a body."""
         self._waiting.setdefault(waiting.owner, deque()).append(waiting)
         if self._idle:
             task = asyncio.ensure_future(self._work(self._idle.pop()))

@@ -36,7 +36,6 @@ class Control(Generic[Heard]):
         self.send_encoded(encode(message))
 
     def send_encoded(self, message: bytes) -> None:
-        """Send a message that is encoded already."""
         framed = len(message).to_bytes(LENGTH_BYTES, "big") + message
         if self._writer is None:
             self._unsent.append(framed)

@@ -118,7 +118,6 @@ class EngineKeeper:
         return was_ready
 
     async def end(self) -> None:
-        """End the engine's process."""
         await self._worker.end()
 
     async def answer(self, client: str, question: Question) -> Answer:

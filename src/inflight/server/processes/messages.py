@@ -344,8 +344,6 @@ class UnloadAdapter(Struct, frozen=True, tag=True):
 
 
 class ResetPrefixCache(Struct, frozen=True, tag=True):
-    """Drop all cached prefixes."""
-
     question: int
 
 

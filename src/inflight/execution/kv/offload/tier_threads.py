@@ -77,7 +77,6 @@ class BlockCopies:
         return len(self._views)
 
     def nbytes(self, at: int) -> int:
-        """Return the bytes of a block."""
         return len(self._views[at])
 
     def take(self) -> list[memoryview]:
@@ -95,7 +94,6 @@ class BlockCopies:
         self.touch()
 
     def touch(self) -> None:
-        """Note progress of a thread."""
         self.touched = time.monotonic()
 
     def release(self) -> None:

@@ -10,10 +10,14 @@ from unittest import mock
 
 import hypothesis.strategies as st
 import pytest
+from core import inspect_scheduler as inside
+from core.builders import request, view
+from core.harness import Harness, Setup
+from core.test_state_machine import requests
 from hypothesis import given, settings
 
-from inflight.core import plugin
-from inflight.core.plugin import MAX_WAITS, guard_policy, guard_predictor, guard_strategy
+from inflight.config import plugin_guards
+from inflight.config.plugin_guards import MAX_WAITS, guard_policy, guard_predictor, guard_strategy
 from inflight.core.policies import Ordered
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.lanes import LaneSettings
@@ -29,11 +33,6 @@ from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.testing.null import NullExecutor
-
-from . import inspect_scheduler as inside
-from .builders import request, view
-from .harness import Harness, Setup
-from .test_state_machine import requests
 
 CAPACITY = Capacity(num_blocks=8, block_size=4, max_rows=2, max_model_len=24, vocab_size=8)
 
@@ -135,7 +134,7 @@ def some(answers: tuple[Any, ...]) -> st.SearchStrategy[list[Any]]:
     depth=st.integers(1, 2),
 )
 @settings(deadline=None)
-@mock.patch.object(plugin, "MAX_PREEMPTIONS", 20)
+@mock.patch.object(plugin_guards, "MAX_PREEMPTIONS", 20)
 def test_each_request_gets_its_own_tokens(
     wanted: list[Request], answers: tuple[list[Any], ...], window: int, pushes: bool, depth: int
 ) -> None:
