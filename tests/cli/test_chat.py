@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from inflight.cli.chat import Parts
-from inflight.frontend.segments import TextSegment
+from inflight.frontend.answers import TextSegment
 
 from .terminal import Caller, finished, spawn
 

@@ -10,13 +10,11 @@ from inflight.build import BUILT_IN
 from inflight.core.types.events import Finish, TokensEvent
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams, TokenLogprob
-from inflight.frontend.answers import AnswerParsing, ParsedAnswer
+from inflight.frontend.answers import AnswerParsing, ParsedAnswer, TextSegment, ToolCall
 from inflight.frontend.outputs import OutputCollector
-from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ToolCallDelta
-from inflight.frontend.parsers.content import ContentParser
+from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ContentParser, ToolCallDelta
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool
 from inflight.frontend.parsers.registry import ChosenParsers
-from inflight.frontend.segments import TextSegment, ToolCall
 from inflight.text import Tokenizer
 from tests.server.marked_parser import MarkedChoice
 

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from inflight.frontend.parsers.answer_parser import ContentDelta
-from inflight.frontend.parsers.content import ContentParser
+from inflight.frontend.parsers.answer_parser import ContentDelta, ContentParser
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.reasoning import ReasoningParser
 from inflight.frontend.parsers.registry import HARMONY_REASONING, REASONING, ChosenParsers

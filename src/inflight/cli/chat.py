@@ -16,7 +16,7 @@ from inflight.cli.progress import Interrupt, open_engine
 from inflight.cli.summary import show, speed
 from inflight.cli.translated_options import EngineVerb
 from inflight.core.types.sampling import Grammar
-from inflight.frontend.segments import Segment, TextSegment
+from inflight.frontend.answers import Segment, TextSegment
 
 if TYPE_CHECKING:
     from inflight.build import Engine

@@ -17,15 +17,41 @@ from inflight.frontend.parsers.answer_parser import (
     AnswerDelta,
     AnswerParser,
     ContentDelta,
+    ContentParser,
     ReasoningDelta,
     ToolCallDelta,
 )
-from inflight.frontend.parsers.content import ContentParser
 from inflight.frontend.parsers.parser_choice import ParserChoice, Tool
-from inflight.frontend.segments import Segment, TextSegment, ToolCall
 
 log = logging.getLogger(__name__)
 _LETTERS = string.ascii_letters + string.digits
+
+
+class TextSegment(Struct):
+    """Consecutive text of one kind. tokens: number of the content's tokens; 0 for reasoning."""
+
+    is_reasoning: bool
+    pieces: list[str] = []
+    tokens: int = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+class ToolCall(Struct):
+    """A tool call so far; its arguments are JSON text."""
+
+    call_id: str
+    name: str
+    pieces: list[str] = []
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.pieces)
+
+
+Segment = TextSegment | ToolCall
 
 
 class AnswerParsing(Struct, frozen=True):

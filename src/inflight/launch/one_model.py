@@ -80,20 +80,13 @@ def serve(
     scheduling = with_weights(scheduling, tenants)
     _check_kv_events(settings.kv_events_config, engine_settings)
 
+    make_setup = partial(
+        program.make_setup, server=settings, engine=engine_settings, scheduling=scheduling, verbose=verbose
+    )
+
     def setup(folder: Path, before: int) -> bytes:
-        return encode(
-            program.make_setup(
-                serial=before,
-                folder=folder,
-                server=settings,
-                engine=engine_settings,
-                scheduling=scheduling,
-                record=record if record is None or not before else record.with_stem(f"{record.stem}.{before}"),
-                verbose=verbose,
-                log_format=log_format,
-                log_level=log_level,
-            )
-        )
+        own = record if record is None or not before else record.with_stem(f"{record.stem}.{before}")
+        return encode(make_setup(serial=before, folder=folder, record=own, log_format=log_format, log_level=log_level))
 
     def make(folder: Path, announce: Callable[[ToChild], None], dropped: Callable[[str], None]) -> EngineKeeper:
         spawn = partial(Worker, program.module, ending_seconds=program.ending_seconds)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from inflight.frontend.parsers.answer_parser import ContentDelta
-from inflight.frontend.parsers.content import ContentParser
+from inflight.frontend.parsers.answer_parser import ContentDelta, ContentParser
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool
 from inflight.frontend.parsers.registry import TOOL_FORMATS, ChosenParsers, ParserError, choose
 from tests.frontend.parsers.examples import CALLS

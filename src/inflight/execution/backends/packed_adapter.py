@@ -1,4 +1,4 @@
-"""A packed adapter (`protocol.adapters`): by a layer's packed matrix, what is added to its products.
+"""A packed adapter (`protocol.handles`): by a layer's packed matrix, what is added to its products.
 
 Knows how parts are kept and found again, for backends whose matrices are objects of Python; not how one is packed or
 multiplied by.

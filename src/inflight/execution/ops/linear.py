@@ -43,7 +43,7 @@ def gate_up(on: NumpyPass, x: Activation, weight: GateUp, out: Activation, activ
 
 def _sums(on: NumpyPass, x: Activation, weight: NumpyLinear | NumpyGateUp) -> Array:
     """x act[S, K] → float32[S, N] = x · Wᵀ + bias, and the low-rank products of each row's adapter
-    (`protocol.adapters`)."""
+    (`protocol.handles`)."""
     tokens, added = on.load(x), None
     sums = product(tokens, weight.both if isinstance(weight, NumpyGateUp) else weight, on.act)
     for rows, adapter in on.adapted:

@@ -76,3 +76,15 @@ class AnswerParser(Protocol):
     def finish(self) -> list[AnswerDelta]:
         """Return withheld text at the end of the answer. An incomplete tool call is returned as far as it goes; text
         that was no call is content."""
+
+
+class ContentParser:
+    """Parse answers that have only content."""
+
+    in_reasoning = False
+
+    def push(self, text: str) -> list[AnswerDelta]:
+        return [ContentDelta(text)] if text else []
+
+    def finish(self) -> list[AnswerDelta]:
+        return []

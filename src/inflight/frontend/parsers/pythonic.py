@@ -11,7 +11,7 @@ import re
 
 from inflight.counted import shortened
 from inflight.frontend.parsers.forced_calls import NAME, CallSyntax, forced_by
-from inflight.frontend.parsers.json_text import json_value
+from inflight.frontend.parsers.json_values import json_value
 from inflight.frontend.parsers.lark import ANY_TEXT, Lark, regex
 from inflight.frontend.parsers.literal_grammar import LiteralGrammar, LiteralLanguage, is_plain_name
 from inflight.frontend.parsers.pull_parser import PullParser, Steps

@@ -8,8 +8,7 @@ from importlib import import_module
 from inflight.core.types.request import ReasoningText
 from inflight.core.types.sampling import Grammar
 from inflight.frontend.parsers import xml_calls
-from inflight.frontend.parsers.answer_parser import AnswerParser
-from inflight.frontend.parsers.content import ContentParser
+from inflight.frontend.parsers.answer_parser import AnswerParser, ContentParser
 from inflight.frontend.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from inflight.frontend.parsers.gemma import FUNCTION_GEMMA, GEMMA4
 from inflight.frontend.parsers.generic import GENERIC, GENERIC_NAME

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 
 from inflight.frontend.parsers.forced_calls import forced_by
 from inflight.frontend.parsers.json_scanner import JsonScanner
+from inflight.frontend.parsers.json_values import as_json
 from inflight.frontend.parsers.parser_choice import Tool
 from inflight.frontend.parsers.pull_parser import PullParser, Steps
 from inflight.frontend.parsers.tool_format import ToolFormat
 from inflight.frontend.parsers.tool_schema import JsonType, ToolSchema, tool_schema
 from inflight.frontend.parsers.xml_dialects import GLM45, MINIMAX_M2, QWEN3_CODER, SEED_OSS, Dialect
 from inflight.frontend.parsers.xml_grammar import call_syntax
-from inflight.frontend.parsers.xml_values import as_json
 
 _A_NAME = re.compile(r"[\w.:-]+")
 _EMPTY_SCHEMA = ToolSchema({})  # of an unknown tool

@@ -12,11 +12,11 @@ from functools import partial
 
 from inflight.counted import shortened
 from inflight.frontend.parsers.forced_calls import NAME, CallSyntax
+from inflight.frontend.parsers.json_values import as_json
 from inflight.frontend.parsers.lark import ANY_TEXT, Lark, members, no, one_of, regex, without
 from inflight.frontend.parsers.string_texts import string_texts
 from inflight.frontend.parsers.tool_schema import Alternative, JsonType, Schema, SchemaError, ToolSchema
 from inflight.frontend.parsers.xml_dialects import Dialect
-from inflight.frontend.parsers.xml_values import as_json
 
 _NO_NEWLINE_AROUND = no(r"(?s:\n.*|.*\n)")
 # Excluded from a string if the schema allows other types too: texts that the parser reads as one of those.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from inflight.core.types.timings import Timings
+from inflight.frontend.answers import ToolCall as ParsedCall
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import ContentDelta, ReasoningDelta, ToolCallDelta, joined_deltas
-from inflight.frontend.segments import ToolCall as ParsedCall
 from inflight.server.common.answers import (
     Change,
     Choice,

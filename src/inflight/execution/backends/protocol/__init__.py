@@ -24,7 +24,6 @@ have the same bits whatever other tokens, queries or rows are in the call.
 
 from __future__ import annotations
 
-from inflight.execution.backends.protocol.adapters import Delta, LowRank
 from inflight.execution.backends.protocol.backend import (
     Backend,
     Device,
@@ -37,12 +36,14 @@ from inflight.execution.backends.protocol.forward_pass import ForwardPass, Pass,
 from inflight.execution.backends.protocol.handles import (
     Activation,
     Adapter,
+    Delta,
     Experts,
     GateUp,
     Heads,
     InputBatch,
     KVCache,
     Linear,
+    LowRank,
     Rope,
     StateCache,
     Table,

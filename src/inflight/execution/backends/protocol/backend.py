@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from inflight.core.types.plan import Capacity, Chunk
 from inflight.execution.backends.matrices import Matrix, Rows
-from inflight.execution.backends.protocol.adapters import Delta
 from inflight.execution.backends.protocol.forward_pass import ForwardPass, Pass
 from inflight.execution.backends.protocol.handles import (
     Activation,
     Adapter,
+    Delta,
     Experts,
     GateUp,
     Heads,

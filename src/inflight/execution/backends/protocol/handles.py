@@ -1,10 +1,13 @@
-"""Opaque handles of a backend's memory and packed weights; only the backend reads them."""
+"""Opaque handles of a backend's memory and packed weights, which only the backend reads; and adapters' matrices."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from inflight.execution.backends.protocol.layer_memory import KVShape
+from inflight.execution.backends.protocol.number_formats import Array
 
 
 class KVCache(Protocol):
@@ -49,3 +52,23 @@ Heads = Any  # a weight matrix [N, K] for each of H heads; exposes .count (H), .
 Table = Any  # an embedding table [V, E]; exposes .rows, .columns, .nbytes, and .linear (Linear, or None when untied)
 Adapter = Any  # what it adds to products of layers, packed; exposes .nbytes
 InputBatch = Any  # `execution.batch.InputBatch`, with what a backend keeps of it on its device
+
+
+# Low-rank adapters (LoRA, arXiv 2106.09685): matrices that are added to products of layers.
+
+
+class LowRank(NamedTuple):
+    """To outputs first … first + N - 1 of a product of x is added act(x · downᵀ) · upᵀ, sums in float32. down: [R, K],
+    up: [N, R], float32, float16 or uint16 (bf16); the adapter's factor is in `up`."""
+
+    first: int
+    down: Array
+    up: Array
+
+
+class Delta(Struct, frozen=True):
+    """Low-rank matrices to add to a matrix's sums and bias before any other step; of a gated one to the sums of gate,
+    outputs 0 … F - 1, and of up, F … 2F - 1. No output is in two parts."""
+
+    weight: Linear | GateUp
+    parts: tuple[LowRank, ...]

@@ -1,4 +1,4 @@
-"""Arguments of operations that add adapters (`protocol.adapters`) on a device: a packed matrix that they change, and
+"""Arguments of operations that add adapters (`protocol.handles`) on a device: a packed matrix that they change, and
 the rows of a pass that have one, in tiles of rows with the same adapter.
 
 How many tiles there are depends on how many rows and adapter slots alone: a captured graph launches the same programs

@@ -1,4 +1,4 @@
-"""Tables on a device of the parts that the adapters in slots (`protocol.adapters`) add to packed matrices.
+"""Tables on a device of the parts that the adapters in slots (`protocol.handles`) add to packed matrices.
 
 Kernels read addresses of parts from a table whose own address stays: a graph that was captured with some adapters is
 replayed with others. What it launches follows from the most that adapters change (`AdaptedMatrix`), which grows with
