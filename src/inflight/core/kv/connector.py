@@ -194,7 +194,7 @@ class PrefixLoader:
         if cached != (len(chain), hits):
             offers = [source.chain(sequence.request, root) for source in self._tiers.sources]
             found = [self._extended(sequence, chain, offer, limit) for offer in offers if offer is not None]
-            match = max((one for one in found if one.length > hits), key=_length, default=None)
+            match = max((one for one in found if one.length > hits), key=lambda one: one.length, default=None)
             self._matches[sequence.number] = (len(chain), hits), match
             self.num_asked += limit - hits
         if match is None:
@@ -297,7 +297,3 @@ class PrefixLoader:
         if done and load.slot is not None and self._prefix.at_node(load.end) is not None:
             self._slots.publish_loaded(load.slot, load.end)
             self._writer.add_loaded_checkpoint(load.end)
-
-
-def _length(match: PrefixMatch) -> int:
-    return match.length

@@ -356,7 +356,7 @@ class KVCacheManager:
 
     def stats(self, running: Sequences[Sequence]) -> KVCacheStats:
         """Count blocks, of which these running sequences hold some."""
-        pool, states = self._pool, self._states
+        pool, states, loader, writer = self._pool, self._states, self._loader, self._writer
         # A block that several hold is full: each holder but one counts its tokens too often.
         extra_holders = sum(len(self.blocks_of(one)) for one in running) - pool.held
         extra_holders += sum(pool.ref_count(block) == 1 for block in self._transfers.blocks_in_flight())
@@ -371,7 +371,17 @@ class KVCacheManager:
             used_checkpoints=states.slots.used,
             checkpoint_hits=states.hits,
             checkpoint_missed_tokens=states.missed_tokens,
-            tiers=self._tier_stats(),
+            tiers=TierStats(
+                asked=loader.num_asked,
+                brought=loader.num_loaded,
+                failed=loader.num_failed,
+                declined=loader.num_declined,
+                stored=writer.num_stored,
+                unstored=writer.num_failed,
+                missed=writer.num_missed,
+            )
+            if self._tiers
+            else None,
         )
 
     def dump(self, blocks: bool) -> KVCacheDump:
@@ -387,13 +397,6 @@ class KVCacheManager:
         return KVCacheDump(*counts, pool.ref_counts(), pool.evictable_blocks(), moving, host_dump)
 
     # -- internal -----------------------------------------------------------------------------------------------
-    def _tier_stats(self) -> TierStats | None:
-        if not self._tiers:
-            return None
-        loader, writer = self._loader, self._writer
-        loads = (loader.num_asked, loader.num_loaded, loader.num_failed, loader.num_declined)
-        return TierStats(*loads, writer.num_stored, writer.num_failed, writer.num_missed)
-
     def _acquire(self, sequence: Sequence, cached: list[CachedBlock], on_host: tuple[CachedBlock, ...]) -> None:
         """Hold the cached blocks that a sequence found; load those on the host."""
         for one in cached:

@@ -13,7 +13,7 @@ what that one has published is not computed yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from msgspec import structs
 
@@ -109,7 +109,7 @@ class InterimSteps:
     def _has_candidate(self) -> bool:
         if any(map(self._goes_on, self._state.running.sequences)):
             return True
-        return any(True for lane in self._foreground() for _ in self._waiting(lane))
+        return any(self._is_short(one, lane) for lane in self._foreground() for one in self._first(lane))
 
     def _foreground(self) -> list[Lane]:
         return self._state.lanes.in_turn(background=False)
@@ -123,10 +123,6 @@ class InterimSteps:
     def _is_ready(self, sequence: Sequence) -> bool:
         held_up = sequence.waiting_for_kv or sequence.sits_out or sequence.recomputes or sequence.preempt_pending
         return sequence.finish is None and not held_up and not self._state.lanes.of(sequence).settings.background
-
-    def _waiting(self, lane: Lane) -> Iterator[Sequence]:
-        """Yield short prompts among the first that wait in a lane, best first."""
-        return (sequence for sequence in self._first(lane) if self._is_short(sequence, lane))
 
     def _first(self, lane: Lane) -> list[Sequence]:
         return sorted(lane.queue.first(LOOK_AHEAD), key=lane.queue.rank)

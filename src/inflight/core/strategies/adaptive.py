@@ -6,6 +6,8 @@ target allows: the largest budget that the model still predicts to fit gives the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.options import seconds
 from inflight.core.strategies import StepShape, StepView, StrategyEntry
@@ -45,27 +47,31 @@ class Adaptive:
     def _prompt_tokens(self, view: StepView) -> int:
         """Return the most prompt tokens beside the decodes that the model expects to fit the target."""
         allowed = self._target * HEADROOM * self._correction
-        low, high = MIN_CHUNK, max(MIN_CHUNK, self._most - view.decoding)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._model.seconds(_step(view, view.decoding, middle)) <= allowed:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return largest_fitting(
+            lambda tokens: self._model.seconds(_step(view, view.decoding, tokens)) <= allowed,
+            MIN_CHUNK,
+            self._most - view.decoding,
+        )
 
     def _row_limit(self, view: StepView) -> int:
         """Return the most decodes whose step alone still fits the target; at least those that run."""
         if not self._model.ready:
             return view.max_rows
-        low, high = max(1, view.running), max(1, view.max_rows)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._model.seconds(_step(view, middle, 0)) <= self._target * HEADROOM:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        allowed = self._target * HEADROOM
+        return largest_fitting(
+            lambda rows: self._model.seconds(_step(view, rows, 0)) <= allowed, max(1, view.running), view.max_rows
+        )
+
+
+def largest_fitting(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the largest number up to `high` that fits, as all smaller ones do; `low` where none above it does."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _step(view: StepView, rows: int, prompt_tokens: int) -> Features:

@@ -44,7 +44,7 @@ class FirstTokens:
         """
         late = self._fewest_late(prompts, begin, SAFETY * rate)
         found = [one for one in prompts if one.number in late]
-        oldest = min(found if waiting is None else [*found, waiting], key=_age, default=None)
+        oldest = min(found if waiting is None else [*found, waiting], key=arrival_order, default=None)
         self._any_late = oldest is not None
         if oldest is None or self._credit < oldest.uncomputed_tokens:
             return late, NONE
@@ -73,5 +73,5 @@ def _due(view: SequenceView) -> tuple[float, int]:
     return view.arrival + (view.ttft_target or 0.0), view.number
 
 
-def _age(view: SequenceView) -> tuple[float, int]:
+def arrival_order(view: SequenceView) -> tuple[float, int]:
     return view.arrival, view.number

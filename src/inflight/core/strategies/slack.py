@@ -23,9 +23,9 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.options import OptionValues
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies import Foreground, StepShape, StepView, Strategy, StrategyContext, StrategyEntry
-from inflight.core.strategies.adaptive import ITL_TARGET, MIN_CHUNK, Adaptive
+from inflight.core.strategies.adaptive import ITL_TARGET, MIN_CHUNK, Adaptive, largest_fitting
 from inflight.core.strategies.chunked import EARLY_END_TOKENS, Chunked
-from inflight.core.strategies.first_tokens import FirstTokens
+from inflight.core.strategies.first_tokens import FirstTokens, arrival_order
 from inflight.core.types.features import Features
 
 LOOKAHEAD = 256  # waiting sequences that are looked at
@@ -89,7 +89,7 @@ class Work:
         decodes = [one for one in running if one.uncomputed_tokens == 1]
         prompts = [one for one in running if one.uncomputed_tokens > 1]
         joining = len(prompts) + free_rows
-        prompts += sorted(foreground.waiting(LOOKAHEAD), key=_order)
+        prompts += sorted(foreground.waiting(LOOKAHEAD), key=arrival_order)
         context = sum(one.computed_tokens + 1 for one in decodes) / max(1, len(decodes))
         streams = [Stream(one, begin, default_itl) for one in decodes]
         return cls(begin, streams, prompts, joining, foreground.late(), context)
@@ -215,16 +215,10 @@ class Slack:
 
     def _prompt_tokens(self, work: Work, rows: int, seconds: float, least: int) -> int:
         """Return the most prompt tokens beside so many decodes that fit into the time; at least `least`."""
-        low, high = least, max(least, self._most - rows)
+        high = max(least, self._most - rows)
         if self._seconds(work, rows, high) <= seconds:
             return high
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._seconds(work, rows, middle) <= seconds:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return largest_fitting(lambda tokens: self._seconds(work, rows, tokens) <= seconds, least, high)
 
     def _seconds(self, work: Work, rows: float, prompt_tokens: int) -> float:
         """Predict the step with so many decodes and prompt tokens."""
@@ -233,10 +227,6 @@ class Slack:
         return self._model.seconds(
             Features(rows + prompt_tokens, rows + newcomer, rows + newcomer, work.context * rows, context)  # type: ignore[arg-type]  # rows may be virtual
         )
-
-
-def _order(view: SequenceView) -> tuple[float, int]:
-    return view.arrival, view.number
 
 
 def _lead(stream: Stream) -> tuple[float, int]:
