@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from inflight.workload.lengths import Fixed, Histogram, Lengths, Lognormal, Uniform, parse_lengths
+from inflight.workload.lengths import STRATA, Fixed, Histogram, Lengths, Lognormal, Stratified, Uniform, parse_lengths
 from inflight.workload.workload import WorkloadError
 
 
@@ -93,3 +94,26 @@ def test_a_broken_line_of_a_histogram_is_named(tmp_path: Path) -> None:
     file.write_text("tokens,weight\n64,3\nmany,1\n")
     with pytest.raises(WorkloadError, match=r"line 3: 'many,1'"):
         parse_lengths(f"histogram:{file}")
+
+
+@pytest.mark.parametrize(
+    "text", ["lognormal:1020:4142", "lognormal:40:400:100", "uniform:32-512", "histogram:9=3,512=1,40=2", "128"]
+)
+def test_spread_draws_have_the_distribution_with_its_tail_in_an_order_of_chance(text: str) -> None:
+    lengths, rng = parse_lengths(text), Random(5)
+    spread = Stratified(lengths)
+    first, second = ([spread.draw(rng) for _ in range(STRATA)] for _ in range(2))
+    exact = [lengths.at((share + 0.5) / STRATA) for share in range(STRATA)]
+    assert exact == sorted(exact)
+    for drawn in (first, second):
+        for own, before, after in zip(sorted(drawn), [0, *exact], [*exact[1:], math.inf], strict=False):
+            assert before <= own <= after  # each in a share of its own
+    assert str(spread) == text and (text == "128" or first not in (second, sorted(first)))
+
+
+@pytest.mark.parametrize("text", ["lognormal:1020:4142", "uniform:32-512", "histogram:9=3,512=1,40=2"])
+def test_a_share_of_a_distribution_is_what_so_many_draws_do_not_exceed(text: str) -> None:
+    lengths, rng = parse_lengths(text), Random(6)
+    drawn = sorted(lengths.draw(rng) for _ in range(20_000))
+    for share in (0.1, 0.45, 0.9, 0.99):
+        assert lengths.at(share) == pytest.approx(drawn[int(share * len(drawn))], rel=0.05)

@@ -22,7 +22,7 @@ from inflight.planning.replica_workload import (
     with_max_tokens,
 )
 from inflight.planning.traffic import Traffic, analyze_arrivals, analyze_traffic
-from inflight.workload.lengths import Lengths
+from inflight.workload.lengths import Lengths, Stratified
 from inflight.workload.workload import Entry, Workload, WorkloadError
 
 MIN_GAP_VARIATION = 0.25  # that a trace is taken to have at least, where it is to become burstier
@@ -109,12 +109,13 @@ class Drawn(SingleRequests):
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
         """Draw requests for one replica; raise WorkloadError for a rate that is not above 0."""
-        lengths, coming = Random(f"{seed}/lengths"), arrivals(rate, self.gap_variation)
+        drawn, coming = Random(f"{seed}/lengths"), arrivals(rate, self.gap_variation)
+        prompts, outputs = Stratified(self.input), Stratified(self.output)
         times = at_rate(list(itertools.islice(coming.times(Random(f"{seed}/arrivals")), requests)), rate)
         entries, cut = [], 0
         for time in times:
-            prompt = max(1, round(self.prompt_stretch * self.input.draw(lengths)))
-            output = max(1, round(self.stretch * self.output.draw(lengths)))
+            prompt = max(1, round(self.prompt_stretch * prompts.draw(drawn)))
+            output = max(1, round(self.stretch * outputs.draw(drawn)))
             cut += prompt + output > self.longest
             output = min(output, self.longest // 2) if prompt + output > self.longest else output
             entries.append(Entry(time, min(prompt, self.longest - output), output))

@@ -18,7 +18,7 @@ from inflight.planning.replica_workload import (
 )
 from inflight.workload.arrivals import Arrivals, Constant, Daily, Gamma, Poisson
 from inflight.workload.classes import TrafficClass
-from inflight.workload.lengths import Lengths
+from inflight.workload.lengths import Lengths, Stratified
 from inflight.workload.synthetic import synthesize
 from inflight.workload.workload import Entry, Workload, WorkloadError
 
@@ -241,13 +241,12 @@ class Mixed:
         return replace(with_max_tokens(found, made.name, notes), until=seconds, sessions=sessions)
 
     def _scaled(self, one: TrafficClass) -> TrafficClass:
-        if self.stretch == self.prompt_stretch == 1:
-            return one
-        added = one.sessions.added and Stretched(one.sessions.added, self.prompt_stretch)
+        """Return a class with lengths of the demand's, drawn evenly."""
+        added = one.sessions.added and Stratified(Stretched(one.sessions.added, self.prompt_stretch))
         return replace(
             one,
-            input=Stretched(one.input, self.prompt_stretch),
-            output=Stretched(one.output, self.stretch),
+            input=Stratified(Stretched(one.input, self.prompt_stretch)),
+            output=Stratified(Stretched(one.output, self.stretch)),
             sessions=replace(one.sessions, added=added),
         )
 
@@ -276,8 +275,11 @@ class Stretched:
     def draw(self, rng: Random) -> int:
         return max(1, round(self.factor * self.lengths.draw(rng)))
 
+    def at(self, share: float) -> int:
+        return max(1, round(self.factor * self.lengths.at(share)))
+
     def __str__(self) -> str:
-        return f"{self.factor:g} × {self.lengths}"
+        return f"{self.factor:g} × {self.lengths}" if self.factor != 1 else str(self.lengths)
 
 
 def steady_rate(coming: Arrivals) -> tuple[float, float]:

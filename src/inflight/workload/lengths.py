@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import csv
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from random import Random
+from statistics import NormalDist
 from typing import Protocol
 
 from inflight.counted import UNBOUNDED
@@ -20,12 +22,18 @@ FORMS = (
     "N, uniform:MIN-MAX, lognormal:P50:P99, lognormal:P50:P99:MAX, histogram:FILE (lines of `tokens,weight`), or "
     "histogram:TOKENS=WEIGHT,…"
 )
+STRATA = 512  # equal shares of a distribution; of fewer, long prompts would come too regularly
+_INSIDE = 1e-9  # of a share, that a draw keeps away from its ends
+_NORMAL = NormalDist()
 _Z99 = 2.3263478740408408  # the standard normal distribution's 99th percentile
 
 
 class Lengths(Protocol):
     def draw(self, rng: Random) -> int:
         """Draw a length of at least 1 token."""
+
+    def at(self, share: float) -> int:
+        """Return the length that this share of the lengths does not exceed, above 0 and below 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,9 @@ class Fixed:
         return str(self.tokens)
 
     def draw(self, rng: Random) -> int:
+        return self.tokens
+
+    def at(self, share: float) -> int:
         return self.tokens
 
 
@@ -65,6 +76,9 @@ class Uniform:
     def draw(self, rng: Random) -> int:
         return rng.randint(self.min_tokens, self.max_tokens)
 
+    def at(self, share: float) -> int:
+        return self.min_tokens + math.floor(share * (self.max_tokens - self.min_tokens + 1))
+
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
@@ -86,7 +100,14 @@ class Lognormal:
         return f"lognormal:{self.p50:g}:{self.p99:g}" + ("" if self.max_tokens is None else f":{self.max_tokens}")
 
     def draw(self, rng: Random) -> int:
-        length = max(1, round(self.p50 * math.exp(rng.gauss(0.0, math.log(self.p99 / self.p50) / _Z99))))
+        return self._of(rng.gauss(0.0, 1.0))
+
+    def at(self, share: float) -> int:
+        return self._of(_NORMAL.inv_cdf(share))
+
+    def _of(self, deviations: float) -> int:
+        """Return the length at so many standard deviations of its logarithm."""
+        length = max(1, round(self.p50 * math.exp(deviations * math.log(self.p99 / self.p50) / _Z99)))
         return min(length, UNBOUNDED if self.max_tokens is None else self.max_tokens)
 
 
@@ -113,6 +134,33 @@ class Histogram:
 
     def draw(self, rng: Random) -> int:
         return rng.choices(self.bins, cum_weights=self._sums)[0][0]
+
+    def at(self, share: float) -> int:
+        order = sorted(range(len(self.bins)), key=lambda index: self.bins[index][0])
+        sums = list(accumulate(self.bins[index][1] for index in order))
+        return self.bins[order[min(bisect_right(sums, share * sums[-1]), len(order) - 1)]][0]
+
+
+class Stratified:
+    """Draws of a distribution that are spread over it: of each STRATA lengths in a row, one lies in each of so many
+    equal shares of it, in an order of chance. Figures of a few hundred draws are then nearly those of the distribution,
+    its tail's too, and any two lengths may still come in a row."""
+
+    def __init__(self, lengths: Lengths):
+        self._lengths = lengths
+        self._left: list[int] = []  # shares of the current strata that were not drawn yet
+
+    def __str__(self) -> str:
+        return str(self._lengths)
+
+    def draw(self, rng: Random) -> int:
+        if not self._left:
+            self._left = list(range(STRATA))
+            rng.shuffle(self._left)
+        return self.at((self._left.pop() + rng.uniform(_INSIDE, 1 - _INSIDE)) / STRATA)
+
+    def at(self, share: float) -> int:
+        return self._lengths.at(share)
 
 
 def parse_lengths(given: str | int) -> Lengths:
