@@ -17,7 +17,7 @@ from benchmarks.speculation.engine import MODEL_LEN, ScriptedEngine, blocks
 from inflight.config.assembly import budget, make_rules, make_scheduler, make_speculation
 from inflight.config.engine import EngineSettings
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.speculation import Allotment, Candidate, Speculation, SpeculationStats
+from inflight.core.speculation.speculation import Allotment, DraftCandidate, Speculation, SpeculationStats
 from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 from inflight.engine.clock import Clock
@@ -51,7 +51,7 @@ class TimedSpeculation(Speculation):
         return self._timed(lambda: self._speculation.hold_back(step, views, running))
 
     def allot(
-        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[DraftCandidate], budget: int
     ) -> list[Allotment]:
         return self._timed(lambda: self._speculation.allot(step, chunks, candidates, budget))
 

@@ -35,7 +35,7 @@ from inflight.core.policies.program import Program
 from inflight.core.policies.sjf import Sjf
 from inflight.core.queueing.lanes import LaneSettings, MinShare
 from inflight.core.scheduling.config import SchedulerConfig
-from inflight.core.scheduling.running import Mode
+from inflight.core.scheduling.running import PreemptionMode
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.speculation.controller import SpeculationController
@@ -147,7 +147,7 @@ class Setup:
     early_end: int = 0
     lanes: tuple[LaneSetup, ...] = (INTERACTIVE, BATCH)
     allocation: Allocation = "paged"
-    preemption: Mode = "recompute"
+    preemption: PreemptionMode = "recompute"
     host_blocks: int = 0
     copy_seconds: float = 0.01
     host_is_tier: bool = False

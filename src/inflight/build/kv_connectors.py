@@ -163,7 +163,7 @@ class KVConnectors:
 
     @property
     def of_loop(self) -> KVConnectors | None:
-        """The `KVTiers` of the loop; None: there are no connectors."""
+        """The `RemoteKV` of the loop; None: there are no connectors."""
         return None if self._tier is None and self.peer_transfers is None else self
 
     def folder_stats(self) -> FolderStats | None:

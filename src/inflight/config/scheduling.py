@@ -26,7 +26,7 @@ from inflight.config.speculation import DEFAULT, MAX_DRAFT_TOKENS, DraftSource, 
 from inflight.core.estimation.registry import PREDICTORS, QUANTILES
 from inflight.core.options import DAY, OptionValues, check_kind
 from inflight.core.policies.registry import POLICIES
-from inflight.core.queueing.lanes import HEAVIEST
+from inflight.core.queueing.lanes import MAX_WEIGHT
 from inflight.core.strategies import StrategyEntry
 from inflight.core.strategies.registry import OPTIONS, STRATEGIES
 from inflight.counted import UNBOUNDED
@@ -127,9 +127,9 @@ class SchedulingSettings:
         if self.entry is not None and self.entry.bounded_by == "sequences":
             self._refuse_what_reservation_makes_vain()
         for tenant, weight in self.tenant_weights.items():
-            if not 0 < weight <= HEAVIEST:
+            if not 0 < weight <= MAX_WEIGHT:
                 raise SettingsError(
-                    f"The tenant {tenant!r} has the weight {weight}; give a number above 0, at most {HEAVIEST:,}."
+                    f"The tenant {tenant!r} has the weight {weight}; give a number above 0, at most {MAX_WEIGHT:,}."
                 )
         if self.preemption != "recompute" and self.swap_space is None:
             raise SettingsError(f"--preemption {self.preemption} needs room: give --swap-space in GiB.")

@@ -37,7 +37,7 @@ from inflight.core.types.suspension import Suspender
 from inflight.core.types.timings import Timings
 from inflight.engine.clock import Clock
 from inflight.engine.observers import EngineObserver, EngineObservers, Recovery
-from inflight.engine.protocols import GrammarGate, KVTiers
+from inflight.engine.protocols import GrammarGate, RemoteKV
 from inflight.engine.suspended_steps import SuspendedSteps
 
 POLL_SECONDS = 0.01  # for which a round waits for a transfer; a request that comes meanwhile waits as long
@@ -91,7 +91,7 @@ class EngineLoop:
         depth: int = 1,
         observers: Iterable[EngineObserver] = (),
         grammars: GrammarGate | None = None,
-        kv_tiers: KVTiers | None = None,
+        kv_tiers: RemoteKV | None = None,
         suspender: Suspender | None = None,
     ):
         """Create an engine.

@@ -65,7 +65,7 @@ class GrammarGate(Protocol):
         """Return counts since the engine began."""
 
 
-class KVTiers(Protocol):
+class RemoteKV(Protocol):
     """Tiers and peers of an engine's KV cache, beyond the device and the host."""
 
     def folder_stats(self) -> FolderStats | None:

@@ -15,7 +15,7 @@ from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.core.estimation.registry import QUANTILES
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.speculation import Allotment, Candidate, Drafter, ExecutorDrafter, Speculation
+from inflight.core.speculation.speculation import Allotment, DraftCandidate, Drafter, ExecutorDrafter, Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.types.plan import Capacity, Chunk
 from inflight.core.types.request import Request
@@ -186,7 +186,7 @@ class RecordedDrafts(Speculation):
         return {view.number for view in views}
 
     def allot(
-        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[DraftCandidate], budget: int
     ) -> list[Allotment]:
         of = {view.number: min(room, budget) for view, room in candidates}
         drafted = [(number, *self._drafts.get((step, number), (0, ()))) for number in of]

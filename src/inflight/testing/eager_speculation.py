@@ -8,7 +8,7 @@ from inflight.core.sequence import SequenceView
 from inflight.core.speculation.speculation import (
     MAX_DRAFTS,
     Allotment,
-    Candidate,
+    DraftCandidate,
     Drafter,
     ExecutorDrafter,
     Speculation,
@@ -33,7 +33,7 @@ class EagerSpeculation(Speculation):
         return {view.number for view in views} if self._holds else ()
 
     def allot(
-        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[DraftCandidate], budget: int
     ) -> list[Allotment]:
         """Share the budget evenly among the candidates with drafts."""
         found: list[Allotment] = []

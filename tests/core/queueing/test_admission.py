@@ -9,7 +9,7 @@ import pytest
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle
 from inflight.core.policies.fcfs import Fcfs
-from inflight.core.queueing.admission import Admission, Load, Margin
+from inflight.core.queueing.admission import Admission, Margin, WorkAhead
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
@@ -58,7 +58,7 @@ class Engine:
                 if not isinstance(event, FinishedEvent):
                     self.first.setdefault(event.request_id, self.now)
 
-    def load(self) -> Load:
+    def load(self) -> WorkAhead:
         """Return the work before a newcomer."""
         return self.scheduler._state.load_before(request("probe"), self.scheduler._config)
 
@@ -149,12 +149,12 @@ def test_the_time_between_steps_counts_too_but_none_without_work() -> None:
     assert engine.admission.pace == pytest.approx(1.0, rel=0.2)
 
 
-def promising() -> tuple[Admission, Load, float]:
+def promising() -> tuple[Admission, WorkAhead, float]:
     """An admission that knows its steps, a load with a request before the newcomer, and what it predicts of it."""
     latency = LatencyModel()
     for tokens in range(1, 40):
         latency.observe(Features(tokens, 1, 1, 0, 0.0), 0.02 + tokens / 500)
-    load = Load(1, 40, [30.0], [30.0], 0, 1, 16, 10.0)
+    load = WorkAhead(1, 40, [30.0], [30.0], 0, 1, 16, 10.0)
     admission = Admission("slo", latency)
     return admission, load, admission.seconds_to_first_token(9, load)
 

@@ -13,7 +13,7 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.lanes import Lane, Lanes, LaneSettings
 from inflight.core.request_timings import StepTime
 from inflight.core.scheduling.expected_peak import POINTS_PER_OCTAVE, ExpectedPeak, _moments, _survival
-from inflight.core.scheduling.running import Counts, Running, SwapRule
+from inflight.core.scheduling.running import Running, SchedulerCounts, SwapRule
 from inflight.core.sequence import Sequence
 from inflight.core.types.events import Finish
 from inflight.core.types.length_distribution import LengthDistribution, bin_of, of_weights, point, uniform
@@ -46,7 +46,7 @@ def expected_peak(memory: KVCacheManager, sequences: list[Sequence]) -> tuple[Ex
     latency, time = LatencyModel(), StepTime()
     settings = [LaneSettings(name="interactive", policy=Fcfs())]
     lanes = Lanes(settings, 8, 8, memory.num_cached_tokens, time, latency, 0.0)
-    running = Running(memory, lanes, time, Counts(), SwapRule("recompute", latency, 0.0), 8, 0.0)
+    running = Running(memory, lanes, time, SchedulerCounts(), SwapRule("recompute", latency, 0.0), 8, 0.0)
     running.sequences = sequences
     (lane,) = lanes.all()
     return ExpectedPeak(memory, lanes, running, Quantiles()), lane

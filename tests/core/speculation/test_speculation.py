@@ -8,7 +8,7 @@ from typing import cast
 from core.builders import view
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.speculation import Allotment, Candidate, ForcedDrafts, Speculation
+from inflight.core.speculation.speculation import Allotment, DraftCandidate, ForcedDrafts, Speculation
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Chunk
 from inflight.core.types.request import SLO
@@ -27,7 +27,7 @@ def learnt(seconds: float) -> LatencyModel:
 
 
 def allotted(forced: ForcedDrafts, *rooms: int, budget: int = 99) -> list[Allotment]:
-    return forced.allot(0, DECODES, [Candidate(view(number), room) for number, room in enumerate(rooms)], budget)
+    return forced.allot(0, DECODES, [DraftCandidate(view(number), room) for number, room in enumerate(rooms)], budget)
 
 
 def test_forced_drafts_are_as_many_as_room_and_budget_allow() -> None:
@@ -103,7 +103,7 @@ class Others:
         return {view.number for view in views}
 
     def allot(
-        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[DraftCandidate], budget: int
     ) -> list[Allotment]:
         self.asked, self.budget = [one.view.number for one in candidates], budget
         return [Allotment(number, 2, (7, 7)) for number in self.asked]

@@ -41,7 +41,7 @@ class Lookup:
     length: int = -1
 
 
-class Demand(Struct):
+class BlockDemand(Struct):
     """Blocks that a sequence's admission takes.
 
     Attributes:
@@ -163,12 +163,12 @@ class PrefixSharing:
                 found.append(None if other is None else other.block)
         return [block for block in found if block is not None]
 
-    def demand(self, sequence: Sequence, lookup: Lookup, to_the_end: bool = False) -> Demand:
+    def demand(self, sequence: Sequence, lookup: Lookup, to_the_end: bool = False) -> BlockDemand:
         """Return the blocks that a sequence's admission takes. to_the_end: for all tokens to come, too."""
         hits, size, layout = self.hits(lookup), self._layout.size(sequence, to_the_end), self._layout
         if not self._has_windows:
-            return Demand([list(hits)], [size - len(hits)])
-        demand = Demand([], [])
+            return BlockDemand([list(hits)], [size - len(hits)])
+        demand = BlockDemand([], [])
         computed = max(len(hits) * self._size, layout.external_tokens(sequence))
         for group in range(len(layout.windows)):
             first = layout.first_block(group, computed)
@@ -180,7 +180,7 @@ class PrefixSharing:
             demand.fresh.append(max(0, layout.length(group, first, size) - len(found)))
         return demand
 
-    def num_taken(self, demand: Demand) -> int:
+    def num_taken(self, demand: BlockDemand) -> int:
         """Return how many of the available blocks a demand takes."""
         blocks = [cached.block for cached in demand.cached]
         return sum(demand.fresh) + blocks.count(None) + self._pool.count_evictable(blocks)
@@ -194,7 +194,7 @@ class PrefixSharing:
 
     def demand_with_room(
         self, sequence: Sequence, lookup: Lookup, spare: int, to_the_end: bool = False
-    ) -> Demand | None:
+    ) -> BlockDemand | None:
         """Return the demand of a sequence's admission; None where it would not leave `spare` blocks available."""
         length = len(lookup.chain.blocks)
         since = self._pool.num_released - lookup.num_released

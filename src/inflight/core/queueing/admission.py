@@ -29,10 +29,10 @@ MIN_TARGET_SHARE = 0.5  # of a target: a shorter prediction decides nothing, and
 MARGIN_STEP = 0.1  # of the margin's logarithm, for each first token
 MIN_RETRY_S = 0.1  # after which to try again
 UNKNOWN_WAIT_S = 1.0  # after which to try again, before step times are known
-Mode = Literal["off", "queue", "slo", "auto"]
+AdmissionMode = Literal["off", "queue", "slo", "auto"]
 
 
-class Load(Struct, frozen=True):
+class WorkAhead(Struct, frozen=True):
     """Work before a newcomer's first token."""
 
     ahead: int  # sequences that wait before it, each sample counted
@@ -107,7 +107,7 @@ def check_queue_limit(
 class Admission:
     def __init__(
         self,
-        mode: Mode,
+        mode: AdmissionMode,
         latency: LatencyModel,
         max_requests: int | None = None,
         max_tokens: int | None = None,
@@ -149,7 +149,7 @@ class Admission:
         if self._latency.ready:
             self._rounds.add(seconds, self._latency.seconds(features))
 
-    def check(self, request: Request, backlogs: Sequence[Backlog], load: Callable[[], Load]) -> float | None:
+    def check(self, request: Request, backlogs: Sequence[Backlog], load: Callable[[], WorkAhead]) -> float | None:
         """Refuse a request that may not come in.
 
         Args:
@@ -186,7 +186,7 @@ class Admission:
         self._predicted.pop(request.request_id, None)
 
     def _check_tokens(
-        self, request: Request, backlogs: Sequence[Backlog], limit: int, load: Callable[[], Load]
+        self, request: Request, backlogs: Sequence[Backlog], limit: int, load: Callable[[], WorkAhead]
     ) -> None:
         prompt_tokens, waiting = len(request.prompt_token_ids), sum(one.total.tokens for one in backlogs)
         if waiting + prompt_tokens <= limit:
@@ -200,10 +200,10 @@ class Admission:
                 retry_after=self._seconds_until_served(load),
             )
 
-    def _seconds_until_served(self, load: Callable[[], Load]) -> float:
+    def _seconds_until_served(self, load: Callable[[], WorkAhead]) -> float:
         return self.seconds_to_first_token(0, load())
 
-    def _check_target(self, request: Request, list_load: Callable[[], Load]) -> float | None:
+    def _check_target(self, request: Request, list_load: Callable[[], WorkAhead]) -> float | None:
         target = request.slo.ttft if request.slo.ttft is not None else self._default_ttft
         if target is None or not self._latency.ready:
             return None
@@ -223,7 +223,7 @@ class Admission:
             )
         return predicted if expected > MIN_TARGET_SHARE * target else None
 
-    def seconds_to_first_token(self, prompt_tokens: int, load: Load) -> float:
+    def seconds_to_first_token(self, prompt_tokens: int, load: WorkAhead) -> float:
         """Predict a newcomer's wait: for a row, then for the prompts before it and its own."""
         if not self._latency.ready:
             return UNKNOWN_WAIT_S
@@ -239,7 +239,7 @@ class Admission:
         return wait + prompt_tokens / share * full_step
 
 
-def _row_wait(load: Load) -> float:
+def _row_wait(load: WorkAhead) -> float:
     """Return the decode steps until a row is free for the newcomer, if sequences ahead take every row before."""
     if load.ahead < load.free_rows:
         return 0.0

@@ -23,7 +23,7 @@ from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.tenants import TenantUsage
 from inflight.core.types.plan import Chunk
 
-HEAVIEST = 10**6  # weight: shares are to be finite numbers
+MAX_WEIGHT = 10**6  # weight: shares are to be finite numbers
 CHUNK = 16  # tokens of a prompt that are worth a row
 MAX_DEFICIT = 16 * CHUNK  # tokens, above and below 0: a lane that cannot use its share loses the rest
 MAX_RESERVED_STEPS = 32  # for which foreground newcomers wait for a reserved one; then foreground work is preempted
@@ -64,9 +64,9 @@ class LaneSettings:
 
     def __post_init__(self) -> None:
         self._check_kinds()
-        if not 0 < self.weight <= HEAVIEST:
+        if not 0 < self.weight <= MAX_WEIGHT:
             raise LaneError(
-                f"Lane {self.name!r} has the weight {self.weight}; give a number above 0, at most {HEAVIEST:,}."
+                f"Lane {self.name!r} has the weight {self.weight}; give a number above 0, at most {MAX_WEIGHT:,}."
             )
         for what, least, most in (("rows", self.min_rows, self.max_rows), ("tokens", self.min_tokens, self.max_tokens)):
             if least < 0 or (most is not None and most < max(1, least)):

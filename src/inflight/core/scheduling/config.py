@@ -16,7 +16,7 @@ from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
-from inflight.core.scheduling.running import Mode
+from inflight.core.scheduling.running import PreemptionMode
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.strategies import Strategy
@@ -71,7 +71,7 @@ class SchedulerConfig(Struct, frozen=True):
     distinct_prompts: bool = False
     watermark: float = 0.01
     allocation: Allocation = "paged"
-    preemption: Mode = "recompute"
+    preemption: PreemptionMode = "recompute"
     predictor: Predictor = field(default_factory=Quantiles)
     reports_ends: bool = False
     latency: LatencyModel = field(default_factory=LatencyModel)

@@ -36,7 +36,7 @@ POINTS_PER_OCTAVE = 4  # moments at which it is looked
 ROUNDING = 1e-6  # blocks
 
 
-class Need(Struct):
+class ExpectedNeed(Struct):
     """Expected need of a running sequence.
 
     Attributes:
@@ -56,7 +56,7 @@ class ExpectedPeak:
     def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running, predictor: Predictor):
         self._memory, self._lanes, self._running, self._predictor = memory, lanes, running, predictor
         self._moments = _moments(memory.block_size, memory.max_tokens)
-        self._needs: dict[int, Need] = {}  # by number
+        self._needs: dict[int, ExpectedNeed] = {}  # by number
         self._blocks, self._held = [0.0] * len(self._moments), 0  # their sums
 
     def spare_blocks(self, newcomer: Sequence, lane: Lane) -> int:
@@ -92,7 +92,7 @@ class ExpectedPeak:
         held = self._memory.num_exclusive_blocks(one)
         size = self._memory.block_size
         until = (one.num_tokens // size + 1) * size + 1  # it takes a block for this token
-        need = self._needs[one.number] = Need(self._expected(one, held), held, until, one.lengths)
+        need = self._needs[one.number] = ExpectedNeed(self._expected(one, held), held, until, one.lengths)
         self._held += held
         self._blocks = list(map(add, self._blocks, need.blocks))
 

@@ -46,7 +46,7 @@ class InterimSteps:
         self.due = False
         self._state, self._share, self._min_chunk = state, share, min_chunk
         self._longest: Sequence | None = None  # the longest prompt of the step in flight
-        self._most = 0  # tokens of a short prompt
+        self._max_short_tokens = 0  # tokens of a short prompt
         self._left = 0  # of interim steps within the step in flight
         self._shape = StepShape(0, 0)
 
@@ -63,7 +63,7 @@ class InterimSteps:
         if longest is None:
             return plan
         self._longest, self._shape = longest, shape
-        self._most, self._left = most // 2, int(self._share * plan.tokens)
+        self._max_short_tokens, self._left = most // 2, int(self._share * plan.tokens)
         self.due = self._left > 0 and self._has_candidate()
         return structs.replace(plan, may_suspend=True)
 
@@ -134,9 +134,9 @@ class InterimSteps:
         if sequence.lacks_scores or lane.settings.background or longest is None:
             return False
         known = sequence.num_computed if sequence.row is not None else 0
-        if sequence.num_tokens - known > self._most:
+        if sequence.num_tokens - known > self._max_short_tokens:
             cached = 0 if sequence.row is not None else self._state.memory.num_cached_tokens(sequence)
-            if sequence.num_tokens - max(known, cached) > self._most:
+            if sequence.num_tokens - max(known, cached) > self._max_short_tokens:
                 return False
         if policy.by_arrival or self._state.lanes.of(longest) is not lane:
             return True

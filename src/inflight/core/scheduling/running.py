@@ -18,7 +18,7 @@ from inflight.core.request_timings import StepTime
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.strategies import StepShape
 
-Mode = Literal["recompute", "swap", "auto"]
+PreemptionMode = Literal["recompute", "swap", "auto"]
 
 
 class SwapRule(Struct, frozen=True):
@@ -30,7 +30,7 @@ class SwapRule(Struct, frozen=True):
         copy_seconds: To copy one block one way.
     """
 
-    mode: Mode
+    mode: PreemptionMode
     latency: LatencyModel
     copy_seconds: float
 
@@ -41,7 +41,7 @@ class SwapRule(Struct, frozen=True):
         return 2 * blocks * self.copy_seconds < prefill_seconds(self.latency, tokens)
 
 
-class Counts(Struct):
+class SchedulerCounts(Struct):
     """Counts since the engine began. Tokens, but for preemptions (swap_preemptions are among them)."""
 
     preemptions: int = 0
@@ -80,7 +80,7 @@ class Running:
         memory: KVCacheManager,
         lanes: Lanes,
         time: StepTime,
-        counts: Counts,
+        counts: SchedulerCounts,
         swap_rule: SwapRule,
         max_rows: int,
         watermark: float,

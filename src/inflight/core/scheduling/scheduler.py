@@ -24,7 +24,7 @@ from inflight.core.scheduling.interim import InterimSteps
 from inflight.core.scheduling.outputs import BatchOutputs, Outputs
 from inflight.core.scheduling.plan_builder import PlanBuilder
 from inflight.core.scheduling.requests import Numbers, Requests, SampleFactory
-from inflight.core.scheduling.running import Counts
+from inflight.core.scheduling.running import SchedulerCounts
 from inflight.core.scheduling.state import new_state
 from inflight.core.scheduling.stats import SchedulerDump, SchedulerStats, dump_state, scheduler_stats, timings_so_far
 from inflight.core.scheduling.steady import advance
@@ -96,7 +96,7 @@ class Scheduler:
         )
         self._predictions = PredictionTally()
         self._batch_outputs = BatchOutputs()
-        self._counts = Counts()
+        self._counts = SchedulerCounts()
         self._next_step = 0
         self._interim_began = 0.0  # when the last interim step was planned
         self._reset()

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from inflight.core.adapters import AdapterSlots
 from inflight.core.kv.manager import KVCacheManager
-from inflight.core.queueing.admission import Load
+from inflight.core.queueing.admission import WorkAhead
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.request_timings import StepTime
 from inflight.core.scheduling.config import SchedulerConfig
@@ -14,7 +14,7 @@ from inflight.core.scheduling.expected_peak import ExpectedPeak
 from inflight.core.scheduling.paused_calls import PausedCalls
 from inflight.core.scheduling.preemption import Preemption
 from inflight.core.scheduling.prefix_loads import PrefixLoads
-from inflight.core.scheduling.running import Counts, Running, SwapRule
+from inflight.core.scheduling.running import Running, SchedulerCounts, SwapRule
 from inflight.core.sequence import Sequence
 from inflight.core.speculation.speculation import ForcedDrafts
 from inflight.core.types.length_distribution import EndedOutput
@@ -42,7 +42,7 @@ class SchedulerState(Struct, eq=False):
     """
 
     time: StepTime
-    counts: Counts
+    counts: SchedulerCounts
     memory: KVCacheManager
     lanes: Lanes
     running: Running
@@ -64,13 +64,13 @@ class SchedulerState(Struct, eq=False):
             return spare
         return max(spare, self.peak.spare_blocks(newcomer, lane))
 
-    def load_before(self, request: Request, config: SchedulerConfig) -> Load:
+    def load_before(self, request: Request, config: SchedulerConfig) -> WorkAhead:
         """Return the work before a newcomer: of its own lane, and of those that come before it."""
         before, capacity = self.lanes.before(request.lane), config.capacity
         waiting = [one for lane in before for one in lane.queue.everyone()]
         served = [one for one in self.running.sequences if one.finish is None and self.lanes.of(one) in before]
         queued_tokens = sum(lane.queue.backlog.total.tokens for lane in before)
-        return Load(
+        return WorkAhead(
             ahead=len(waiting),
             prompt_tokens=queued_tokens + sum(one.num_uncomputed for one in served if one.num_uncomputed > 1),
             remaining=[max(1.0, one.predicted - len(one.output)) for one in served],
@@ -88,7 +88,7 @@ class SchedulerState(Struct, eq=False):
 
 
 def new_state(
-    config: SchedulerConfig, memory: KVCacheManager, lanes: Lanes, time: StepTime, counts: Counts
+    config: SchedulerConfig, memory: KVCacheManager, lanes: Lanes, time: StepTime, counts: SchedulerCounts
 ) -> SchedulerState:
     """Return the state of an engine without requests. memory, lanes: empty ones."""
     capacity, latency = config.capacity, config.latency

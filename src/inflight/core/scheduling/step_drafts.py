@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from inflight.core.scheduling.state import SchedulerState
 from inflight.core.scheduling.step import Step
 from inflight.core.sequence import Sequence, SequenceView
-from inflight.core.speculation.speculation import Candidate
+from inflight.core.speculation.speculation import DraftCandidate
 
 
 class StepDrafts:
@@ -60,7 +60,9 @@ class StepDrafts:
             return
         drafted = [lane for lane in lanes.all() if lane.running and (background or not lane.settings.background)]
         reserved = {lane.settings.name: self._state.running.spare_blocks(lane) for lane in drafted}
-        candidates = [Candidate(SequenceView(of[number]), self._draft_room(of[number], reserved)) for number in indices]
+        candidates = [
+            DraftCandidate(SequenceView(of[number]), self._draft_room(of[number], reserved)) for number in indices
+        ]
         allotted = self._speculation.allot(step.number, step.chunks, candidates, budget)
         for number, count, token_ids in sorted(allotted, key=lambda one: indices[one.number]):
             count = min(count, self._draft_room(of[number], reserved))  # those before it have taken blocks

@@ -19,7 +19,7 @@ from inflight.core.speculation.speculation import (
     MAX_DRAFTS,
     NOTHING,
     Allotment,
-    Candidate,
+    DraftCandidate,
     Drafter,
     ExecutorDrafter,
     Proposal,
@@ -97,7 +97,7 @@ class SpeculationController(Speculation):
         return held
 
     def allot(
-        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[DraftCandidate], budget: int
     ) -> list[Allotment]:
         work = features(BatchPlan(step, tuple(chunks)))
         if work.tokens != work.samples:  # it computes prompts, whose first tokens are not to wait for drafts

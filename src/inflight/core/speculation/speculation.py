@@ -52,7 +52,7 @@ class ExecutorDrafter(Struct, frozen=True):
     max_drafts: int
 
 
-class Candidate(NamedTuple):
+class DraftCandidate(NamedTuple):
     """A decode that may be drafted for. room: limit of its drafts; it may be 0."""
 
     view: SequenceView
@@ -112,7 +112,7 @@ class Speculation:
         return ()
 
     def allot(
-        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[DraftCandidate], budget: int
     ) -> list[Allotment]:
         """Choose at most `budget` drafts of these decodes in all. chunks: of the step, without drafts."""
         return []
@@ -200,7 +200,7 @@ class ForcedDrafts(Speculation):
         return held.union(self._others.hold_back(step, rest, running)) if rest else held
 
     def allot(
-        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[DraftCandidate], budget: int
     ) -> list[Allotment]:
         due = self._others.due(step)
         found = self._allot_forced(step, chunks, candidates, budget) if self._forced else []
@@ -210,7 +210,7 @@ class ForcedDrafts(Speculation):
         return found + self._others.allot(step, chunks, rest, left) if rest and left > 0 else found
 
     def _allot_forced(
-        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[DraftCandidate], budget: int
     ) -> list[Allotment]:
         """Draft forced tokens. A step is as short as sequences need that have none of theirs in it."""
         drafted = {view.number for view, room in candidates if room > 0 and view.number in self._forced}

@@ -29,7 +29,7 @@ class Adaptive:
         itl_target: seconds between two tokens of a running stream. latency: the scheduler's model; it learns from
         every step.
         """
-        self._most = token_budget
+        self._token_budget = token_budget
         self._target = itl_target
         self._model = latency
         self._early_end = early_end
@@ -38,7 +38,7 @@ class Adaptive:
     def shape(self, view: StepView) -> StepShape:
         rows = self._row_limit(view)
         prompts = self._prompt_tokens(view) if self._model.ready else FIRST_CHUNK
-        return StepShape(min(self._most, view.decoding + prompts), row_limit=rows, early_end=self._early_end)
+        return StepShape(min(self._token_budget, view.decoding + prompts), row_limit=rows, early_end=self._early_end)
 
     def observe(self, features: Features, seconds: float) -> None:
         factor = SHRINK if seconds > self._target else GROW
@@ -50,7 +50,7 @@ class Adaptive:
         return largest_fitting(
             lambda tokens: self._model.seconds(_step(view, view.decoding, tokens)) <= allowed,
             MIN_CHUNK,
-            self._most - view.decoding,
+            self._token_budget - view.decoding,
         )
 
     def _row_limit(self, view: StepView) -> int:

@@ -115,7 +115,7 @@ class Slack:
         itl_target: seconds between two tokens, of requests without a target; None: they have no deadlines. Where no
         request has a target of its own, steps are those of adaptive batching with this target, or of chunked prefill.
         """
-        self._most, self._itl, self._model, self._early_end = token_budget, itl_target, latency, early_end
+        self._token_budget, self._itl, self._model, self._early_end = token_budget, itl_target, latency, early_end
         self._first_tokens = FirstTokens()
         self._without_targets: Strategy = (
             Chunked(token_budget, early_end)
@@ -161,7 +161,7 @@ class Slack:
         """Return the prompt tokens that no target takes from prompts."""
         if not work.has_prompts:
             return 0
-        return max(MIN_CHUNK, math.ceil(MIN_PROMPT_SHARE * (self._most - len(work.streams))))
+        return max(MIN_CHUNK, math.ceil(MIN_PROMPT_SHARE * (self._token_budget - len(work.streams))))
 
     def _step_seconds(self, work: Work, least: int) -> float:
         """Return the time that the step may take: until the nearest deadline of those that can be kept. A stream that
@@ -171,7 +171,7 @@ class Slack:
         for one in work.streams:
             if one.pace >= pace:
                 allowed = min(allowed, one.slack if one.slack >= shortest else max(shortest, one.pace))
-        most = max(len(work.streams), self._most) - len(work.streams)
+        most = max(len(work.streams), self._token_budget) - len(work.streams)
         return min(allowed, self._seconds(work, len(work.streams), most if work.has_prompts else 0))
 
     def _sustainable_pace(self, work: Work, least: int) -> tuple[float, float]:
@@ -194,13 +194,13 @@ class Slack:
         """
         rows = len(work.streams)
         ahead = sorted((one for one in work.streams if one.may_sit_out and one.slack >= 2 * seconds), key=_lead)
-        wanted = max(least, min(self._wanted_prompt_tokens(work, seconds), self._most))
+        wanted = max(least, min(self._wanted_prompt_tokens(work, seconds), self._token_budget))
         first = len(ahead)
         prompt_tokens = self._prompt_tokens(work, rows, seconds, least)
         while first and (prompt_tokens < wanted or self._seconds(work, rows, least) > seconds):
             first, rows = first - 1, rows - 1
             prompt_tokens = self._prompt_tokens(work, rows, seconds, least)
-        return ahead[first:], min(self._most, max(1, rows + prompt_tokens))
+        return ahead[first:], min(self._token_budget, max(1, rows + prompt_tokens))
 
     def _wanted_prompt_tokens(self, work: Work, seconds: float) -> int:
         """Return the prompt tokens of a step of this length, with which all first tokens are in time that can be."""
@@ -215,7 +215,7 @@ class Slack:
 
     def _prompt_tokens(self, work: Work, rows: int, seconds: float, least: int) -> int:
         """Return the most prompt tokens beside so many decodes that fit into the time; at least `least`."""
-        high = max(least, self._most - rows)
+        high = max(least, self._token_budget - rows)
         if self._seconds(work, rows, high) <= seconds:
             return high
         return largest_fitting(lambda tokens: self._seconds(work, rows, tokens) <= seconds, least, high)
