@@ -1,8 +1,7 @@
 """Read a model's JSON files, which may come from anywhere, with bounds; broken ones are reported in a sentence.
 
-Knows what Python's parser lets through (NaN, infinities) and what it raises beside its own error (nesting too deep,
-numbers of thousands of digits). Each caller has its own error for the sentence.
-Standard library only.
+Refused, too, are what Python's parser lets through (NaN, infinities) and what it raises other errors for (nesting too
+deep, numbers of thousands of digits). Each caller has its own error for the sentence. Standard library only.
 """
 
 from __future__ import annotations

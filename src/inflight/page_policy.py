@@ -1,7 +1,5 @@
-"""Limit a page that is one file to its own script and styles, without any request.
-
-Knows the browser's words for that (Content Security Policy, level 3); not what is on the page. Standard library only.
-"""
+"""Limit a page that is one file to its own script and styles, without any request, by a Content Security Policy (level
+3)."""
 
 from __future__ import annotations
 

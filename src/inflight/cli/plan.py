@@ -134,15 +134,7 @@ def command(
             first=lambda found: line(first_sentence(found)),
             cache=default_cache(),
         )
-    print(json_text(to_builtins(plan_result(answer))) if output.as_json else as_text(answer))
-    if output.html is not None:
-        _write_page(answer, output.html, depth.fast)
-    if not isinstance(answer, Plan):
-        return 1
-    if output.write_config is not None:
-        about = (f"{counted(answer.replicas, 'replica')} of {answer.chosen.machine.name}, by `inflight plan`.",)
-        output.write_config.write_text(configuration(answer.config.options(), about), encoding="utf-8")
-    return 0
+    return _deliver(answer, output, depth.fast)
 
 
 def _demand_and_machines(
@@ -161,6 +153,19 @@ def _demand_and_machines(
         raise click.UsageError(f"--slo has {between}, which is between tokens, and vectors have none; leave it out.")
     demand = demand_of(asked, longest_of(machine, is_pooled), classes, is_pooled=is_pooled)
     return demand, machines_of(machine, demand, max_num_seqs, is_served, is_pooled)
+
+
+def _deliver(answer: Plan | Infeasible, output: OutputOptions, fast: bool) -> int:
+    """Print an answer, and write what was asked for; return the exit code."""
+    print(json_text(to_builtins(plan_result(answer))) if output.as_json else as_text(answer))
+    if output.html is not None:
+        _write_page(answer, output.html, fast)
+    if not isinstance(answer, Plan):
+        return 1
+    if output.write_config is not None:
+        about = (f"{counted(answer.replicas, 'replica')} of {answer.chosen.machine.name}, by `inflight plan`.",)
+        output.write_config.write_text(configuration(answer.config.options(), about), encoding="utf-8")
+    return 0
 
 
 def _write_page(answer: Plan | Infeasible, path: Path, fast: bool) -> None:

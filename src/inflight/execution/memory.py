@@ -176,17 +176,12 @@ def state_size(
     if state_memory_gib is None:
         count, why = _default_snapshots(max_num_seqs, bytes_per_state, memory.available - live)
     else:
-        count, why = int(state_memory_gib * GIB // bytes_per_state), f"as --state-memory {state_memory_gib:g} asks"
+        count, asked = int(state_memory_gib * GIB // bytes_per_state), f"--state-memory {state_memory_gib:g}"
+        why = f"as {asked} asks"
         if count < 1:
-            raise ModelError(
-                f"--state-memory {state_memory_gib:g} GiB is less than one snapshot ({gib(bytes_per_state)}); give at "
-                "least that."
-            )
+            raise ModelError(f"{asked} GiB is less than one snapshot ({gib(bytes_per_state)}); give at least that.")
         if live + count * bytes_per_state > memory.available:
-            raise ModelError(
-                f"--state-memory {state_memory_gib:g} GiB beside {live_states} is more than {free}; lower it, or "
-                "--max-num-seqs."
-            )
+            raise ModelError(f"{asked} GiB beside {live_states} is more than {free}; lower it, or --max-num-seqs.")
     nbytes = live + (count + of_host) * bytes_per_state
     if nbytes > memory.available:
         raise ModelError(

@@ -1,10 +1,9 @@
 """The model runner: runs a plan on a backend and gives back its tokens.
 
-Knows plans, the decoder and the order of a step; not why the plan looks as it does, and no tensor. One step is:
-transfers of blocks (`block_transfers`), then forward passes over all its tokens, each followed by the logits of the
-positions that score, then of those that sample (in slabs, to save memory), then vectors. State between steps is the
-input batch's, which the plan changes first. Where the backend computes beside the caller, `submit` returns before the
-step is done; drafts that the plan leaves to the executor are made first. A step on a lost device raises.
+One step is: transfers of blocks (`block_transfers`), then forward passes over all its tokens, each followed by the
+logits of the positions that score, then of those that sample (in slabs, to save memory), then vectors. State between
+steps is the input batch's, which the plan changes first. Where the backend computes beside the caller, `submit` returns
+before the step is done; drafts that the plan leaves to the executor are made first. A step on a lost device raises.
 """
 
 from __future__ import annotations

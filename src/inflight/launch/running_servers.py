@@ -1,4 +1,4 @@
-"""Know the servers that this user runs on this machine: each writes a small file from its start on, for `inflight ps`,
+"""List the servers that this user runs on this machine: each writes a small file from its start on, for `inflight ps`,
 `stop` and `rm`."""
 
 from __future__ import annotations

@@ -1,5 +1,2 @@
-"""The HTTP server: OpenAI's endpoints over one engine, batch jobs, metrics.
-
-Knows HTTP, tenants, JSON shapes and the life of a process; asks the engine through its bridge (requests in, events
-out), and never looks into scheduling or execution.
-"""
+"""The HTTP server: OpenAI's endpoints over one engine, batch jobs, metrics. It asks the engine through its bridge
+alone: requests in, events out."""

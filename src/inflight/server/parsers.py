@@ -1,7 +1,4 @@
-"""The parsers of a model's answers, as the server needs them: chosen once, made again in every process.
-
-Knows where a model's template and added tokens are found; which formats there are, `frontend.parsers` knows.
-"""
+"""The parsers of a model's answers, as the server needs them: chosen once, made again in every process."""
 
 from __future__ import annotations
 

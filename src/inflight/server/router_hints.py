@@ -1,9 +1,9 @@
 """Router hints: what a router in front of the server says of a request in headers, as the Gateway API's inference
 extension and llm-d name them; and the session and the program, as routers and agents do.
 
-Knows names and forms; what becomes of them, `translating` decides. Each header has several spellings, the first of
-which goes first: llm-d's and the extension's; of sessions those of vLLM's router, Dynamo, Claude Code and Codex. An
-agent's session that has a parent is one of several of the parent's program.
+Each header has several spellings, the first of which goes first: llm-d's and the extension's; of sessions those of
+vLLM's router, Dynamo, Claude Code and Codex. An agent's session that has a parent is one of several of the parent's
+program. `translating` uses them.
 """
 
 from __future__ import annotations

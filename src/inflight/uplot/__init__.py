@@ -1,8 +1,5 @@
 """uPlot, which draws the charts of the live page and of reports: its script, its style sheet and its licence, as they
-were released, in this one place.
-
-Knows the files and their release; what is drawn with them, the pages say.
-"""
+were released, in this one place."""
 
 from pathlib import Path
 

@@ -1,11 +1,10 @@
 """Weight matrices as a checkpoint holds them, before a backend packs them.
 
-Knows numbers with scales, and nothing of files (`execution.checkpoints`) or of how a backend lays them out. A matrix of
-a checkpoint is plain numbers (float32, float16, or uint16 halves of bf16), whole numbers of 8 bits or codes of 4 bits
-with a scale and maybe an offset for each group of inputs, or, for a backend that packs them, floats of 8 bits with a
-scale for each output. Every format becomes one of them; of codes of 4 bits the inputs may stand in another
-order, by which a product takes x's columns. Blocks of a GGUF file may come as they lie, so that a backend that reads
-them itself need not wait for what they stand for.
+`execution.checkpoints` reads them. A matrix of a checkpoint is plain numbers (float32, float16, or uint16 halves of
+bf16), whole numbers of 8 bits or codes of 4 bits with a scale and maybe an offset for each group of inputs, or, for a
+backend that packs them, floats of 8 bits with a scale for each output. Every format becomes one of them; of codes of 4
+bits the inputs may stand in another order, by which a product takes x's columns. Blocks of a GGUF file may come as they
+lie, so that a backend that reads them itself need not wait for what they stand for.
 """
 
 from __future__ import annotations

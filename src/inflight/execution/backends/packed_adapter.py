@@ -1,8 +1,5 @@
-"""A packed adapter (`protocol.handles`): by a layer's packed matrix, what is added to its products.
-
-Knows how parts are kept and found again, for backends whose matrices are objects of Python; not how one is packed or
-multiplied by.
-"""
+"""A packed adapter (`protocol.handles`): by a layer's packed matrix, what is added to its products. For backends whose
+matrices are objects of Python."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """The layout of bidirectional attention's position bias: for each head the numbers of distances from 1 - L to L - 1 (a
 key's position less the query's), one behind the other, then 64 that are never used, so that a tile of positions may
-be read whole.
-
-Knows places; how such numbers come about, `of_buckets` alone.
-"""
+be read whole."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The backend itself: it packs weights, owns all memory, and begins passes.
 
-Knows nothing of models, schedulers or requests. It takes back only what it gave out. `Device` is the part that a runner
-needs; a decoder, and the loader of its weights, need all of `Backend`.
+It takes back only what it gave out. `Device` is the part that a runner needs; a decoder, and the loader of its weights,
+need all of `Backend`.
 """
 
 from __future__ import annotations

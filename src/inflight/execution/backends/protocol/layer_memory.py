@@ -1,7 +1,5 @@
-"""Shapes of layers' keys and values in blocks; `models.parts.LayerState` is that of a state of fixed size.
-
-Knows sizes in numbers; how many bytes they take is the backend's. Which request uses a block is not known here.
-"""
+"""Shapes of layers' keys and values in blocks, in numbers; a backend says how many bytes they take.
+`models.parts.LayerState` is the shape of a state of fixed size."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Parameters of operations beside activations and weights, the same in every pass.
-
-Knows functions by their names, rotations as tables, and how tokens are routed to experts; not how any is computed.
-"""
+"""Parameters of operations beside activations and weights, the same in every pass: functions by their names, rotations
+as tables, and how tokens are routed to experts."""
 
 from __future__ import annotations
 

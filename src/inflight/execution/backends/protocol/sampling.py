@@ -1,7 +1,5 @@
-"""Logits become tokens and log-probabilities: the settings of the rows, and what came of them.
-
-Knows one call for all rows of a pass; not which sequences they are.
-"""
+"""Logits become tokens and log-probabilities, in one call for all rows of a pass: their settings, and what came of
+them."""
 
 from __future__ import annotations
 

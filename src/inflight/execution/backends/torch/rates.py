@@ -1,7 +1,7 @@
 """Measures a device's peak rates by PyTorch's operations: bytes read, and operations multiplied with, per second.
 
-Knows clocks and probes; what a model takes of that, `execution.roofline` computes. The best of some tries, from memory
-that no cache holds, on random numbers, which take more power than zeros.
+The best of some tries, from memory that no cache holds, on random numbers, which take more power than zeros;
+`execution.roofline` computes with them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Weights on their way to a device: read by several threads into pinned memory, copied from there while more is read.
 
-Knows pieces, buffers and their events; not what the bytes are. A file that is mapped into memory is read page by page
-as it is touched: one thread waits for each page, several keep a disk busy. Of a tensor no more is in host memory
-than the pieces that are on their way.
+A file that is mapped into memory is read page by page as it is touched: one thread waits for each page, several keep a
+disk busy. Of a tensor no more is in host memory than the pieces that are on their way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""A stream beside that of the steps, on which copies go on while these compute.
-
-Knows in which order the two work; not what is copied. On a CPU there is none: a copy is done when its call returns.
-"""
+"""A stream beside that of the steps, on which copies go on while these compute. On a CPU there is none: a copy is done
+when its call returns."""
 
 from __future__ import annotations
 

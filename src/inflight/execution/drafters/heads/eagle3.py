@@ -1,8 +1,7 @@
 """EAGLE-3: a head in a folder of its own, trained on hidden states of three layers (arXiv 2503.01840).
 
-Knows its config.json and its tensors. The three hidden states become one by a product; the head's one layer reads it
-beside the token's embedding, and adds to it. It may have fewer tokens than the model, its most frequent ones: `d2t`
-says how far each lies from the model's.
+The three hidden states become one by a product; the head's one layer reads it beside the token's embedding, and adds to
+it. It may have fewer tokens than the model, its most frequent ones: `d2t` says how far each lies from the model's.
 """
 
 from __future__ import annotations

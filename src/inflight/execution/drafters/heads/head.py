@@ -1,8 +1,8 @@
 """One head as a backend holds it: what it reads of the model, its one layer, and its way to logits.
 
-Knows the parts that both layouts share. A head computes position p from the model's hidden state there and from the
-token at p + 1, and yields the logits of the token at p + 2; what it yields beside them stands for the hidden state at
-p + 1, which the model has not computed yet, so that it drafts on from there.
+A head computes position p from the model's hidden state there and from the token at p + 1, and yields the logits of the
+token at p + 2; what it yields beside them stands for the hidden state at p + 1, which the model has not computed yet,
+so that it drafts on from there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The decoder of a head: passes over what the model has computed, and over what the head itself makes of it.
 
-Knows the head's operations in their order; not whose tokens these are. In a pass, row by row, there are a token and a
-hidden state: the model's (`take_taps`), or one that the head's pass before has yielded (`take_own`).
+In a pass, row by row, there are a token and a hidden state: the model's (`take_taps`), or one that the head's pass
+before has yielded (`take_own`).
 """
 
 from __future__ import annotations

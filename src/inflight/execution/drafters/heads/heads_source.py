@@ -1,6 +1,6 @@
 """Heads before they draft: where they lie, whether they can be computed here, their weights.
 
-Knows what is made of a `KernelModel` and in which order; how the two layouts are read, `mtp` and `eagle3` know.
+`mtp` and `eagle3` read the two layouts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """MTP: layers behind a model's own, in its checkpoint, that predict a further token (DeepSeek-V3, arXiv 2412.19437).
 
-Knows how families that run here name them, and in what they differ. Of several such layers the first is taken, again
-and again for further drafts. Table and output projection are the model's own, whatever copies a checkpoint has.
+Of several such layers the first is taken, again and again for further drafts. Table and output projection are the
+model's own, whatever copies a checkpoint has. Families that run here name them and differ so:
 
 - DeepSeek-V3, GLM-4.5: `model.layers.L`, L the number of layers; the hidden state that is read is the one behind the
   model's final norm, and the head's own goes on behind the head's.
