@@ -120,7 +120,9 @@ class Observation:
     @property
     def gaps(self) -> list[float]:
         """Gaps between successive tokens of each sample (`definitions.itl`)."""
-        return [gap for times in self.sample_times or (self.token_times,) for gap in itl(times)]
+        if not self.sample_times:
+            return itl(self.token_times)
+        return [gap for times in self.sample_times for gap in itl(times)]
 
     @property
     def e2e(self) -> float:

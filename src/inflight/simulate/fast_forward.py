@@ -379,7 +379,7 @@ class FastForward(UnlearnedScheduler):
         wait = len(sequence.blocks) * size - computed
         if self._reserved is not None:  # and a full block has no effect
             one.block_step = step + wait
-            self._reserved.omit(one.block_step)
+            self._reserved.omit(one.block_step, step)
             return
         wait = min(wait, -(computed + 1) % size)
         one.block_step = step + wait

@@ -60,39 +60,62 @@ class ReservedBlocks:
 
     def __init__(self, memory: Memory):
         self._memory = memory
-        self._due: dict[int, int] = {}  # step → sequences that begin a block in it; of steps to come
+        self._size = memory.block_size
         self._blocks: list[int] = []
+        self._regular = [0] * self._size  # sequences that begin a block every so many steps, by the first's remainder
+        self._num_regular = 0
+        self._later: dict[int, int] = {}  # step → sequences that begin their first block in it, from when on they do
 
-    def omit(self, first: int) -> None:
-        """Add a sequence. first: the first step that begins a block of it."""
-        self._due[first] = self._due.get(first, 0) + 1
+    def omit(self, first: int, step: int) -> None:
+        """Add a sequence. first: the first step that begins a block of it. step: the next step."""
+        if first < step + self._size:
+            self._add(first, 1)
+        else:
+            self._later[first] = self._later.get(first, 0) + 1
 
     def due(self, step: int) -> int:
-        """Return how many sequences begin a block in a step to come."""
-        return self._due.get(step, 0)
+        """Return how many sequences begin a block in the next step."""
+        return self._regular[step % self._size] + (self._later.get(step, 0) if self._later else 0)
 
     def reserve(self, begin: int, end: int) -> None:
         """Reserve the blocks of the steps begin … end - 1, which come next."""
-        due, size = self._due, self._memory.block_size
-        for step in range(begin, end):
-            count = due.pop(step, 0)
-            if count:
-                self._blocks += self._memory.take_blocks(count)
-                due[step + size] = due.get(step + size, 0) + count
+        while self._later and (first := min(self._later)) < end:
+            self._reserve(begin, first)
+            self._add(first, self._later.pop(first))
+            begin = first
+        self._reserve(begin, end)
 
     def include(self, sequence: Sequence, first: int, step: int) -> None:
         """Remove a sequence, and give it the blocks that were reserved for it. first: as of `omit`. step: the next
         one whose blocks are not reserved yet."""
+        if first in self._later:
+            self._later[first] -= 1
+            if not self._later[first]:
+                del self._later[first]
+            return
+        self._add(first, -1)
         number = self._number(first, step)
-        self._due[first + number * self._memory.block_size] -= 1
         if number:
             sequence.blocks += self._blocks[-number:]
             del self._blocks[-number:]
 
     def next_step(self, first: int, step: int) -> int:
         """Return the first step, from this one on, that begins a block of a sequence."""
-        return first + self._number(first, step) * self._memory.block_size
+        return first + self._number(first, step) * self._size
+
+    def _add(self, first: int, sequences: int) -> None:
+        self._regular[first % self._size] += sequences
+        self._num_regular += sequences
+
+    def _reserve(self, begin: int, end: int) -> None:
+        """Reserve the blocks of these steps of the sequences that begin one every so many steps."""
+        rounds, rest = divmod(end - begin, self._size)
+        count = rounds * self._num_regular
+        for step in range(end - rest, end):
+            count += self._regular[step % self._size]
+        if count:
+            self._blocks += self._memory.take_blocks(count)
 
     def _number(self, first: int, step: int) -> int:
         """Return how many steps before this one began a block of a sequence."""
-        return max(0, -(-(step - first) // self._memory.block_size))
+        return max(0, -(-(step - first) // self._size))

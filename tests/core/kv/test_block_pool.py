@@ -80,7 +80,7 @@ def test_every_block_is_in_one_state_whatever_is_asked(data: st.DataObject, cach
             left, held = held[:count], held[count:]
             for block in left:
                 if action == "retire":
-                    pool.retire([block], owner="a")
+                    pool.retire([block])
                 else:
                     pool.release([block], owner="a")
             idle += [one for one in left if action == "retire" or one in cached]

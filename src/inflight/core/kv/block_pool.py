@@ -8,7 +8,7 @@ blocks are taken from the free ones, then from the evictable ones, least recentl
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 
@@ -33,6 +33,10 @@ class EvictionOrder:
     def add(self, block: int, owner: object) -> None:
         """Add a block that lost its last reference. owner: the session that held it; None: unknown, or unchanged."""
         self._blocks[block] = None
+
+    def extend(self, blocks: Iterable[int]) -> None:
+        """Add blocks that lost their last references, in this order."""
+        self._blocks.update(dict.fromkeys(blocks))
 
     def owner(self, block: int) -> object:
         """Return the session that owns a block's content; None: several, or the order ignores owners."""
@@ -134,19 +138,21 @@ class BlockPool:
         free, ref_counts = self._free, self._ref_counts
         if count > self.available:
             raise RuntimeError(f"{count} blocks were asked for, but {self.available} are available")
-        if count <= len(free) and not self._has_owners:
-            taken = free[: -count - 1 : -1]
-            del free[len(free) - count :]
+        taken = free[: -count - 1 : -1]
+        del free[len(free) - len(taken) :]
+        if self._has_owners:
             for block in taken:
-                ref_counts[block] = 1
-            return tuple(taken)
-        taken = []
-        for _ in range(count):
-            block = free.pop() if free else self._evict()
+                self._evictable.forget(block)
+        pop, cached = self._evictable.pop, self._cached
+        while len(taken) < count:
+            block = pop()
+            if block in cached:  # else it was retired
+                self._on_evict(block)
             if self._has_owners:
                 self._evictable.forget(block)
-            ref_counts[block] = 1
             taken.append(block)
+        for block in taken:
+            ref_counts[block] = 1
         return tuple(taken)
 
     def acquire(self, block: int) -> None:
@@ -185,21 +191,16 @@ class BlockPool:
             else:
                 self._free.append(block)
 
-    def retire(self, blocks: Iterable[int], owner: object = None) -> None:
-        """Release blocks with content that nothing will look for: they are evictable, but not found."""
+    def retire(self, blocks: Sequence[int]) -> None:
+        """Release blocks with content that nothing will look for: they are evictable, but not found. The order of
+        eviction is that of their release."""
+        ref_counts = self._ref_counts
         for block in blocks:
-            if self._ref_counts[block] != 1:
+            if ref_counts[block] != 1:
                 raise _released_too_often(block)
-            self._ref_counts[block] = 0
-            self._evictable.add(block, owner)
-            self.num_released += 1
-
-    def _evict(self) -> int:
-        """Return the next evictable block, without its content."""
-        block = self._evictable.pop()
-        if block in self._cached:  # else it was retired
-            self._on_evict(block)
-        return block
+            ref_counts[block] = 0
+        self._evictable.extend(blocks)
+        self.num_released += len(blocks)
 
     def discard(self, block: int) -> None:
         """Free an evictable block whose content was dropped from the cache."""

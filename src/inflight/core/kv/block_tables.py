@@ -138,7 +138,7 @@ class BlockTables:
         blocks = self.blocks_of(sequence)
         if retired:
             self._pool.release(reversed(blocks[retired.stop :]), sequence.session)
-            self._pool.retire(reversed(blocks[retired.start : retired.stop]), sequence.session)
+            self._pool.retire(blocks[retired.start : retired.stop][::-1])
             blocks = blocks[: retired.start]
         self._pool.release(reversed(blocks), sequence.session)
         sequence.blocks, sequence.block_tables = [], []

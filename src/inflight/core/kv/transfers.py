@@ -90,7 +90,7 @@ class Transfers:
     @property
     def is_busy(self) -> bool:
         """Whether a transfer is in flight, but for exports, which wait for a peer."""
-        return any(one.kind != "send" for one in self.in_flight.values())
+        return bool(self.in_flight) and any(one.kind != "send" for one in self.in_flight.values())
 
     def blocks_in_flight(self) -> tuple[int, ...]:
         """Return the device blocks of transfers in flight."""
