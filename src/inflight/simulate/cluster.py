@@ -152,11 +152,12 @@ class Cluster:
             elif prepared == first:
                 self._send(*self._front_end.pop(), now)
             else:
-                self._step(self._queue.pop())
+                now = self._step(self._queue.pop(), now)
         self._collector.cut_off(0.0, max(one.now for one in self._replicas))  # entries that were not sent
         return self._collector.observations()
 
-    def _step(self, replica: Replica) -> None:
+    def _step(self, replica: Replica, now: float) -> float:
+        """Have a replica take its next step; return the time up to which all has happened."""
         until = self._next_request()
         events = replica.step(until)
         self._queue.update(replica, until)
@@ -165,8 +166,15 @@ class Cluster:
         for request_id, times in replica.drain_tokens():
             self._sent[request_id].tokens += len(times)
             self._collector.tokens(request_id, times)  # tokens that end no answer have no other effect
-        if events:
-            heapq.heappush(self._pending, (replica.now, next(self._seq), replica, events))
+        if not events:
+            return now
+        ended = replica.now
+        alone = not (self._pending or self._scaled) and ended < self._next_exchange
+        if alone and ended <= until and ended <= self._queue.next_time():
+            self._take(replica, events, ended)  # nothing comes before that
+            return ended
+        heapq.heappush(self._pending, (ended, next(self._seq), replica, events))
+        return now
 
     def _next_request(self) -> float:
         """Return when the next request comes, as far as that is known; infinite where it is not."""

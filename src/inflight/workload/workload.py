@@ -118,7 +118,9 @@ class Pacer:
 
     def next_due(self) -> float | None:
         """Return when the next entry is due if none ends before; None: it depends on an end, or none is left."""
-        return self._coming[0][0] if self._coming and self._has_room else None
+        if not self._coming or (self._bounded and not self._free_since):
+            return None
+        return self._coming[0][0]
 
     def take_due(self, now: float) -> list[tuple[int, float]]:
         """Take the entries that are due, as (index, intended send time); they are in flight until `ended`.

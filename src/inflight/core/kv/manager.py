@@ -130,6 +130,8 @@ class KVCacheManager:
         self._tiers = tiers if self._prefix_caching else NO_TIERS
         self.has_sources = bool(self._tiers.sources)
         self.has_exporter = self._tiers.fingerprint is not None
+        # Whether plans may have transfers or checkpoints, or acting sessions count; most engines have none of these.
+        self._has_more_than_blocks = bool(capacity.host_blocks or self._tiers or self.has_state or sessions is not None)
         self.reset()
 
     def reset(self) -> None:
@@ -318,6 +320,8 @@ class KVCacheManager:
     # -- steps --------------------------------------------------------------------------------------------------
     def begin_step(self, step: int) -> None:
         """Begin the plan of a step: ask for the transfers that store and export what earlier steps computed."""
+        if not self._has_more_than_blocks:
+            return
         self._host.store_ahead()
         self._writer.begin_step(step)
         self._exporter.begin_step()
@@ -326,6 +330,8 @@ class KVCacheManager:
 
     def finish_plan(self) -> tuple[Transfer, ...]:
         """Complete the plan under construction; return its transfers, stores before loads."""
+        if not self._has_more_than_blocks:
+            return ()
         self._states.publish_checkpoints()
         return self._transfers.take_planned()
 
@@ -348,6 +354,8 @@ class KVCacheManager:
     @property
     def is_busy(self) -> bool:
         """Whether a transfer is in flight, or about to begin, but for exports that a peer has still to fetch."""
+        if not self._has_more_than_blocks:
+            return False
         return self._transfers.is_busy or self._writer.is_waiting or self._exporter.is_waiting
 
     @property

@@ -66,7 +66,8 @@ class Outputs:
             return []
         if sampled.waits_for:
             self._running.sit_out(sequence, sampled.waits_for)
-            self._charge(sequence, 1)  # it was computed, and will be again
+            if self._charges:
+                self._charge(sequence, 1)  # it was computed, and will be again
             return []
         request = sequence.request
         if sampled.error is not None:
@@ -155,14 +156,15 @@ class Outputs:
 
     def _charge(self, sequence: Sequence, tokens: int) -> None:
         """Count output tokens for the sequence's tenant."""
-        queue = self._lanes.of(sequence).queue if self._charges else None
-        if queue is not None and queue.counts:
+        queue = self._lanes.of(sequence).queue
+        if queue.counts:
             queue.policy.served(SequenceView(sequence), 0, tokens, self._time.now)
 
     def _notify(self, sequence: Sequence, taken: int) -> None:
         """Notify those that learn from how many tokens a sequence has."""
         total = len(sequence.output)
-        self._charge(sequence, taken)
+        if self._charges:
+            self._charge(sequence, taken)
         if total >= sequence.predicted and total < sequence.max_output_tokens:
             if total >= sequence.lengths.end:
                 sequence.lengths = self._predictor.lengths(sequence.request, sequence.max_output_tokens, total)

@@ -55,7 +55,10 @@ def advance(state: SchedulerState, number: int, shape: StepShape, ahead: bool) -
         return None
     if len(lanes) and (running.num_free_rows or lane.queue.preempts or memory.stores_before_reuse):
         return None  # a waiting sequence might join, or a block hold what one waits for
-    if any(one.busy for one in lanes.all() if one is not lane) or state.prefix_loads.has_newcomers:
+    for other in lanes.all():
+        if other is not lane and other.busy:
+            return None
+    if state.prefix_loads.has_newcomers:
         return None
     speculation = state.speculation
     if speculation is not None:

@@ -37,5 +37,5 @@ def features(plan: BatchPlan) -> Features:
         tokens += length
         prefill_context += length * (length / 2)
     rows = len(plan.chunks) + len(plan.padding)
-    moved = sum(len(one.blocks) for one in plan.transfers if one.tier == HOST)
+    moved = sum(len(one.blocks) for one in plan.transfers if one.tier == HOST) if plan.transfers else 0
     return Features(tokens, rows, samples, decode_context, prefill_context, moved)
