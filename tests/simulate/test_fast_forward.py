@@ -120,6 +120,7 @@ DRAWN = st.fixed_dictionaries(
         "replicas": st.sampled_from([1, 3]),
         "concurrency": st.sampled_from([None, 4]),
         "follow": st.booleans(),
+        "distinct": st.booleans(),
         "moves": st.booleans(),
         "prefix_caching": st.booleans(),
         "budget": st.sampled_from([8, 24, 64]),
@@ -141,6 +142,8 @@ def test_skipping_is_stepping(drawn: dict[str, Any]) -> None:
     entries = chat(15, drawn["rate"], drawn["seed"], shared=drawn["shared"]).entries
     if drawn["overruns"]:  # with a step in flight, one more is planned behind the last token
         entries = tuple(replace(one, max_tokens=one.output_tokens + 1 + at % 3) for at, one in enumerate(entries))
+    if drawn["distinct"]:
+        entries = tuple(replace(one, prompt_tokens=one.prompt_tokens + 3) for one in entries)
     if drawn["follow"]:
         entries = followed(entries)
     workload = Workload(entries, "chat", drawn["concurrency"], until=drawn["until"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan
@@ -26,8 +26,7 @@ class CondensedPlan(BatchPlan, frozen=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class AlikeSteps:
+class AlikeSteps(Struct, frozen=True):
     """So many steps of `rows` decodes each, which read `context` positions together in the first step and one more each
     in every later one.
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
+
 from inflight.core.sequence import Sequence
 
 TOKEN = 0  # what every token is
 
 
-@dataclass(frozen=True, slots=True)
-class OmittedTokens:
+class OmittedTokens(Struct, frozen=True):
     """A request had one token in each of the steps first … last - 1."""
 
     request_id: str

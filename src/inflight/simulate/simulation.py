@@ -82,7 +82,7 @@ class Requests:
         return self._so_far[index] if self._followers[index] else self._so_far.pop(index)
 
 
-MIN_DISTINCT_TOKENS = 16  # of a random text: another begins like that once in 10^38 pairs
+MIN_DISTINCT_TOKENS = 8  # of a random text: another begins like that once in 10^19 pairs
 COLLECTED = 50_000  # new objects between two collections
 CREATED = "1970-01-01T00:00:00+00:00"  # of simulated records, so that the same run has the same bytes
 
@@ -271,7 +271,7 @@ def _can_fast_forward(pool: Pool, workload: Workload) -> bool:
 
 def has_distinct_prompts(workload: Workload, setup: SimulationSetup) -> bool:
     """Return whether requests share a prefix cache, and no two of them a block of tokens: each prompt is the entry's
-    own, and of so many random tokens that none comes twice."""
+    own, and a block begins with so many random tokens that these come once."""
     capacity = setup.pool.capacity
     return (
         setup.decode is None
@@ -279,7 +279,13 @@ def has_distinct_prompts(workload: Workload, setup: SimulationSetup) -> bool:
         and capacity.block_size >= MIN_DISTINCT_TOKENS
         and capacity.vocab_size >= 256  # as many as prompts are made of
         and not capacity.state_snapshots
-        and not any(entry.prefix or entry.after is not None or entry.prompt is not None for entry in workload.entries)
+        and all(
+            entry.prompt_tokens >= MIN_DISTINCT_TOKENS
+            and not entry.prefix
+            and entry.after is None
+            and entry.prompt is None
+            for entry in workload.entries
+        )
     )
 
 

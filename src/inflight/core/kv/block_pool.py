@@ -36,7 +36,9 @@ class EvictionOrder:
 
     def extend(self, blocks: Iterable[int]) -> None:
         """Add blocks that lost their last references, in this order."""
-        self._blocks.update(dict.fromkeys(blocks))
+        order = self._blocks
+        for block in blocks:
+            order[block] = None
 
     def owner(self, block: int) -> object:
         """Return the session that owns a block's content; None: several, or the order ignores owners."""

@@ -74,10 +74,10 @@ class PlanBuilder:
         for one in self._running.sequences:
             if one.preempt_pending and not one.in_flight:
                 one.preempt_pending = False  # a sequence before it takes its blocks in this step, if it still needs any
-            if one.recomputes or one.sits_out or one.waiting_for_kv:
-                continue  # its step failed, its draw waits for a mask, or its blocks are being loaded
             if one.num_computed == one.num_tokens + one.num_pending:
                 continue  # pending tokens are sampled by plans in flight
+            if one.recomputes or one.sits_out or one.waiting_for_kv:
+                continue  # its step failed, its draw waits for a mask, or its blocks are being loaded
             if held_back and one.in_flight and one.number in held_back:
                 continue
             uncomputed = one.num_uncomputed
