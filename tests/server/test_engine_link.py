@@ -16,13 +16,13 @@ from inflight.server.errors import ApiError
 from inflight.server.processes.engine_link import Connector, EngineLink
 from inflight.server.processes.messages import AdapterChanged, EngineBroken, Lost, Model, Ready
 from inflight.server.processes.single_engine import SingleEngine
-from inflight.server.served import Served
+from inflight.server.served import ServedEngine
 from inflight.text import TextFiles
 
 
 def test_an_engine_that_is_lost_while_it_is_connected_to_has_no_model() -> None:
     async def main() -> None:
-        async def connect(model: Model, ready: Awaitable[Ready]) -> Served:
+        async def connect(model: Model, ready: Awaitable[Ready]) -> ServedEngine:
             await ready
             raise AssertionError("it is never ready")
 

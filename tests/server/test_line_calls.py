@@ -13,7 +13,7 @@ from inflight.server.answer_memory import AnswerMemory
 from inflight.server.errors import ApiError, invalid
 from inflight.server.jobs.attempts import EngineEnded, NotNow, StepFailed
 from inflight.server.jobs.store import LineUsage
-from inflight.server.line_calls import LineAnswerer
+from inflight.server.line_calls import ServiceLineHandler
 from inflight.server.served import ModelLease
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
@@ -24,7 +24,7 @@ RESPONSE = SimpleNamespace(collectors=[], output_tokens=7)
 
 
 def ask(service: Any) -> Any:
-    answerer = LineAnswerer(cast(Service, service))
+    answerer = ServiceLineHandler(cast(Service, service))
     return asyncio.run(answerer.answer("/v1/completions", b'{"prompt": "x"}', ANYONE, "line", nullcontext))
 
 

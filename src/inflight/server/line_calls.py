@@ -26,7 +26,7 @@ def of_a_line(call: Call) -> Call:
     return call
 
 
-class LineAnswerer:
+class ServiceLineHandler:
     """Answers lines of batch jobs over the engine, in the batch lane."""
 
     def __init__(self, service: Service):

@@ -15,14 +15,14 @@ from inflight.server.engine_description import EngineDescription
 from inflight.server.jobs.folder import DataDirectory
 from inflight.server.jobs.service import JobService
 from inflight.server.kv_peers import KVPeers
-from inflight.server.line_calls import LineAnswerer
+from inflight.server.line_calls import ServiceLineHandler
 from inflight.server.live.broadcaster import FeedBroadcaster
 from inflight.server.live.routes import Live
 from inflight.server.live.sources import FeedSource
 from inflight.server.parsers import call_marks, parsers_of, shown_token_ids
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.worker import Preprocessor
-from inflight.server.served import Served
+from inflight.server.served import ServedEngine
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
@@ -55,7 +55,7 @@ def make_served(
     prompts: PromptEncoder,
     tokenizer: Tokenizer | None,
     path: str = "",
-) -> Served:
+) -> ServedEngine:
     """Return the served model once its preprocessing has loaded.
 
     Raises:
@@ -70,7 +70,7 @@ def make_served(
 
     parsers = parsers_of(prompts, tokenizer, engine.parsers)
     preprocessing.configure(limits, Preprocessor(prompts, tokenizer, limits, parsers))
-    return Served(
+    return ServedEngine(
         bridge=client,
         preprocessing=preprocessing,
         translator=RequestTranslator(
@@ -145,7 +145,7 @@ def make_jobs(service: Service, tenants: Tenants, *, is_claimed: bool = False) -
     data = DataDirectory(settings.data_dir)
     return JobService(
         data if is_claimed else data.claim(),
-        LineAnswerer(service),
+        ServiceLineHandler(service),
         tenants.named,
         concurrency=settings.batch_concurrency or 64,
         max_file_mb=settings.max_file_mb or 512,

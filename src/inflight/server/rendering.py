@@ -14,14 +14,14 @@ from inflight.server.common.endpoint import RenderedRequest
 from inflight.server.common.prepared import PreparedChat, PreparedCompletion
 from inflight.server.errors import refused
 from inflight.server.registry import ENDPOINTS
-from inflight.server.served import Served
+from inflight.server.served import ServedEngine
 from inflight.server.tenants import Tenant
 from inflight.server.translating import MANY_TOKEN_BYTES
 
 Renderable = PreparedCompletion | PreparedChat
 
 
-async def rendered_json(served: Served, prepared: Renderable, tenant: Tenant) -> bytes:
+async def rendered_json(served: ServedEngine, prepared: Renderable, tenant: Tenant) -> bytes:
     """Return the engine requests of a body: a list for completions, whose prompts may be several. Raises ApiError."""
 
     def encoded() -> bytes:
@@ -32,7 +32,7 @@ async def rendered_json(served: Served, prepared: Renderable, tenant: Tenant) ->
     return await asyncio.to_thread(encoded) if many else encoded()
 
 
-def _rendered(served: Served, prepared: Renderable, tenant: Tenant) -> list[RenderedRequest]:
+def _rendered(served: ServedEngine, prepared: Renderable, tenant: Tenant) -> list[RenderedRequest]:
     body = prepared.settings
     endpoint = ENDPOINTS[prepared.kind]
     params, (model, _) = served.translator.params(body), served.translator.called(body.model, tenant)

@@ -26,7 +26,7 @@ from inflight.text import Tokenizer
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedEngine:
     """An engine that is ready, as endpoints and batch jobs need it.
 
     Attributes:
@@ -65,7 +65,7 @@ class ModelLease:
 
     __slots__ = ("_release", "served")
 
-    def __init__(self, served: Served, release: Callable[[], None] | None = None):
+    def __init__(self, served: ServedEngine, release: Callable[[], None] | None = None):
         self.served = served
         self._release = release
 
@@ -83,7 +83,7 @@ class ListedModel:
     name: str
     model: str
     adapter: Adapter | None
-    served: Served | None
+    served: ServedEngine | None
     status: ModelStatus | None = None
     path: str = ""
     is_found: bool = False
@@ -140,7 +140,7 @@ class OneModel:
 
     residency = None
 
-    def __init__(self, served: Served, adapter_loading: AdapterLoading | None = None):
+    def __init__(self, served: ServedEngine, adapter_loading: AdapterLoading | None = None):
         """adapter_loading: None where adapters are those of the start."""
         self.served, self.adapter_loading = served, adapter_loading
 

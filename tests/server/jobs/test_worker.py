@@ -552,7 +552,7 @@ def test_lines_in_flight_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytes
     length, held = 100_000, [0]
 
     async def test(rig: Rig) -> None:
-        lines = rig.service._worker._turns
+        lines = rig.service._worker._slots
         content = jsonl(*(request_line(str(number), f"{number} " + "x" * length) for number in range(12)))
         jobs = [await rig.create(content) for _ in range(4)]
         for job in jobs:

@@ -68,7 +68,7 @@ class EngineEnded(Exception):
 InFlight = Callable[[], AbstractAsyncContextManager[None]]
 
 
-class Answerer(Protocol):
+class LineHandler(Protocol):
     async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str, in_flight: InFlight) -> Answer:
         """Answer one body (JSON) as the endpoint at `url` would, without a stream.
 
@@ -83,9 +83,9 @@ class Answerer(Protocol):
 
 
 class Attempts:
-    def __init__(self, answerer: Answerer, tenant_of: Callable[[str], Tenant], jobs: Jobs, retries: Retries):
+    def __init__(self, handler: LineHandler, tenant_of: Callable[[str], Tenant], jobs: Jobs, retries: Retries):
         """tenant_of: the tenant of that name, with its limits of today."""
-        self._answerer, self._tenant_of = answerer, tenant_of
+        self._handler, self._tenant_of = handler, tenant_of
         self._jobs, self._retries = jobs, retries
         self._gate = _Gate()
         self._ends: dict[tuple[int, int], int] = {}  # unclean ends, by job and line, where there were any
@@ -132,7 +132,7 @@ class Attempts:
     async def _ask(self, job: Job, line: BatchLine, *, alone: bool) -> Answer:
         tenant, request_id = self._tenant_of(job.tenant), line_id(job.id, line.number)
         in_flight = partial(self._in_flight, (job.number, line.number), alone)
-        return await self._answerer.answer(line.url, line.body, tenant, request_id, in_flight)
+        return await self._handler.answer(line.url, line.body, tenant, request_id, in_flight)
 
     @asynccontextmanager
     async def _in_flight(self, line: tuple[int, int], alone: bool) -> AsyncIterator[None]:
@@ -178,17 +178,17 @@ class Reading:
         return len(self.jobs) < MAX_READING or all(one.tenant != job.tenant for one in self.jobs)
 
 
-class Turns:
+class LineSlots:
     """Bounds the lines in flight; the next is of the tenant that has waited longest, and there of the job that has."""
 
     def __init__(self, slots: int):
         self.free, self.nbytes = slots, 0
         self._waiting: dict[int, tuple[Job, int, asyncio.Future[None]]] = {}
         self._count = 0
-        self._last: dict[str | int, int] = {}  # turns, by tenant and by the number of the job
+        self._last: dict[str | int, int] = {}  # grants, by tenant and by the number of the job
 
     async def take(self, job: Job, nbytes: int) -> None:
-        """Wait for a turn. nbytes: of the line; `leave` it with the same."""
+        """Wait for a slot. nbytes: of the line; `leave` it with the same."""
         granted = asyncio.get_running_loop().create_future()
         self._waiting[job.number] = (job, nbytes, granted)
         self._grant()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from inflight.server.errors import ApiError
-from inflight.server.jobs.attempts import Answerer, Attempts
+from inflight.server.jobs.attempts import Attempts, LineHandler
 from inflight.server.jobs.clock import Clocks, StoreClock
 from inflight.server.jobs.database import Database
 from inflight.server.jobs.files import Files
@@ -24,7 +24,7 @@ class JobService:
     def __init__(
         self,
         data: DataDirectory,
-        answerer: Answerer,
+        handler: LineHandler,
         tenant_of: Callable[[str], Tenant],
         *,
         concurrency: int,
@@ -46,7 +46,7 @@ class JobService:
             max_responses_mb, response_days: The same of stored responses, and how long each is kept.
             retry_seconds: Between two tries to write to a full disk.
         """
-        self._data, self._answerer, self._tenant_of = data, answerer, tenant_of
+        self._data, self._handler, self._tenant_of = data, handler, tenant_of
         self._concurrency, self._retry_seconds = concurrency, retry_seconds
         self._file_limits = int(max_file_mb * 2**20), max_stored_mb, max_stored_files
         self._response_limits = max_responses_mb, response_days
@@ -71,7 +71,7 @@ class JobService:
         files.remove_abandoned()
         self._jobs = jobs = Jobs(database, files, clock, self._notice, now=now)
         self._retries = retries = Retries(self._slot.report, seconds=self._retry_seconds, now=now)
-        attempts = Attempts(self._answerer, self._tenant_of, jobs, retries)
+        attempts = Attempts(self._handler, self._tenant_of, jobs, retries)
         self._worker = Worker(jobs, files, attempts, retries, clock, self._slot, concurrency=self._concurrency, now=now)
         max_mb, days = self._response_limits
         self._responses = Responses(database, clock, max_mb=max_mb, days=days)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Literal
 
 from inflight.counted import counted
-from inflight.server.jobs.attempts import Attempts, Reading, Turns
+from inflight.server.jobs.attempts import Attempts, LineSlots, Reading
 from inflight.server.jobs.clock import SAVE_SECONDS, StoreClock
 from inflight.server.jobs.files import Files
 from inflight.server.jobs.folder import WorkerSlot
@@ -87,7 +87,7 @@ class Worker:
         self._jobs, self._files, self._attempts, self._retries = jobs, files, attempts, retries
         self._clock, self._slot, self._now = clock, slot, now
         self._max_lines, self._max_line = max_lines, max_line
-        self._turns = Turns(concurrency)
+        self._slots = LineSlots(concurrency)
         self._reading = Reading()
         self._ending = asyncio.Semaphore(MAX_ENDING)
         self._active: dict[int, _ActiveJob] = {}
@@ -192,7 +192,7 @@ class Worker:
             log.error("batch job %s cannot be ended", active.job.id, exc_info=error)
         elif active.job.status in ENDED:
             self._active.pop(active.job.number, None)
-            self._turns.forget(active.job)
+            self._slots.forget(active.job)
         self._changed.set()
 
     # -- one job: every part of it can be broken off anywhere and done again -----------------------------------------
@@ -272,13 +272,13 @@ class Worker:
             for line in page:
                 if isinstance(line, BadLine):
                     continue
-                await self._turns.take(active.job, len(line.body))
+                await self._slots.take(active.job, len(line.body))
                 task = lines.create_task(self._attempts.answer(active.job, line))
                 task.add_done_callback(partial(self._answered, active, line))
 
     def _answered(self, active: _ActiveJob, line: BatchLine, task: asyncio.Task[LineAnswer]) -> None:
         """Keep the answer; the turn ends when it is durable, so that a full disk starts no more lines."""
-        leave = partial(self._turns.leave, len(line.body))
+        leave = partial(self._slots.leave, len(line.body))
         if task.cancelled() or task.exception() is not None:
             leave()
         else:

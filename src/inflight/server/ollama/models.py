@@ -19,7 +19,7 @@ from inflight.server.ollama.details import Described, OllamaDetails, describe
 from inflight.server.ollama.schema import MODEL, OllamaModelBody
 from inflight.server.openai.models import capabilities, shown_models
 from inflight.server.routes import Routes, any_errors, tenant_of
-from inflight.server.served import ListedModel, Served
+from inflight.server.served import ListedModel, ServedEngine
 from inflight.server.service import Service
 
 API_VERSION = "0.32.15"  # of ollama, whose API this follows: clients look for what is newer than some version
@@ -153,7 +153,7 @@ def _tagged(one: ListedModel) -> OllamaModel:
     )
 
 
-def _loaded(one: ListedModel, served: Served) -> OllamaLoaded:
+def _loaded(one: ListedModel, served: ServedEngine) -> OllamaLoaded:
     files, status = _files(one), one.status
     stays = _FOREVER_SECONDS if status is None or status.idle_in is None else min(status.idle_in, _FOREVER_SECONDS)
     size = files.nbytes if status is None else status.nbytes
@@ -184,7 +184,7 @@ def _shown(one: ListedModel) -> OllamaShown:
     )
 
 
-def _parameters(served: Served | None) -> str:
+def _parameters(served: ServedEngine | None) -> str:
     """Return the settings of requests that name none, as ollama writes those of a Modelfile."""
     if served is None:
         return ""

@@ -26,7 +26,7 @@ from inflight.server.generating import GONE
 from inflight.server.model_status import ModelStatus
 from inflight.server.routes import Routes, any_errors, check_operator, read_query, tenant_of
 from inflight.server.sending import ClientGone, until_gone
-from inflight.server.served import AdapterLoading, ListedModel, ModelResidency, OneModel, Served
+from inflight.server.served import AdapterLoading, ListedModel, ModelResidency, OneModel, ServedEngine
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
 
@@ -220,7 +220,7 @@ def _residency(status: ModelStatus) -> dict[str, Any]:
     }
 
 
-def _of_tokenizer(served: Served) -> dict[str, Any]:
+def _of_tokenizer(served: ServedEngine) -> dict[str, Any]:
     """Return a `TokenizerInfo`, with the model's other special tokens. Raises ApiError."""
     tokenizer = served.tokenizer
     if tokenizer is None:
@@ -230,14 +230,14 @@ def _of_tokenizer(served: Served) -> dict[str, Any]:
     return {**named, **tokenizer.special_tokens, **about, "model_max_length": served.max_model_len}
 
 
-def _lanes(served: Served) -> list[ModelLane]:
+def _lanes(served: ServedEngine) -> list[ModelLane]:
     return [
         ModelLane(name=one.name, background=one.background, takes_priority=one.takes_priority)
         for one in served.translator.lanes
     ]
 
 
-def capabilities(served: Served) -> Capabilities:
+def capabilities(served: ServedEngine) -> Capabilities:
     parsers, pooler = served.translator.parsers, served.translator.pooler
     if not served.generates:
         parsers = None

@@ -17,13 +17,13 @@ from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.loading import make_prompts, make_served
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.processes.messages import Model, Ready
-from inflight.server.served import Served
+from inflight.server.served import ServedEngine
 from inflight.server.settings import ServerSettings
 from inflight.text import ChatTemplate, TextFiles, Tokenizer
 
 LINK_BITS = 16  # links of a process, each with numbers of its own for requests without a seed
 
-Connect = Callable[[Model, Awaitable[Ready]], Coroutine[Any, Any, Served]]
+Connect = Callable[[Model, Awaitable[Ready]], Coroutine[Any, Any, ServedEngine]]
 
 
 class Connector:
@@ -42,7 +42,7 @@ class Connector:
         settings: ServerSettings,
         preprocessing: PreprocessingPool,
         on_stop: OnStop = lambda sentence, is_broken: None,
-    ) -> Served:
+    ) -> ServedEngine:
         """Return the model when its engine serves and its preprocessing has loaded.
 
         Args:
@@ -97,20 +97,20 @@ class EngineLink:
         return self._connecting.exception() if done else None
 
     @property
-    def served(self) -> Served | None:
+    def served(self) -> ServedEngine | None:
         """Return the model, if it is connected."""
         connecting = self._connecting
         is_there = connecting.done() and not connecting.cancelled() and not self._is_lost and self.fault is None
         return connecting.result() if is_there else None
 
-    async def connected(self) -> Served | None:
+    async def connected(self) -> ServedEngine | None:
         """Return the model when it is connected; None where its engine has ended. Raises PreprocessingError."""
         if self.fault is not None and not self._is_lost:
             self._start()
         await asyncio.wait((self._connecting,))
         return None if self._is_lost else self._connecting.result()
 
-    def lose(self, sentence: str) -> Served | None:
+    def lose(self, sentence: str) -> ServedEngine | None:
         """End the calls of an engine that has ended, with this reason; return the model, if it was connected."""
         served, self._is_lost = self.served, True
         self._connecting.cancel()

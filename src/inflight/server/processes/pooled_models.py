@@ -36,7 +36,7 @@ from inflight.server.processes.messages import (
     UnloadModel,
 )
 from inflight.server.processes.pending_replies import PendingReplies
-from inflight.server.served import ListedModel, ModelLease, Served
+from inflight.server.served import ListedModel, ModelLease, ServedEngine
 
 # From a connection until the preprocessing of the next one is started ahead, which takes a core for a third of a
 # second: calls that waited come first.
@@ -186,7 +186,7 @@ class PooledModels:
         assert isinstance(answer, ModelStatuses)
         return answer.statuses
 
-    async def _connected(self, acquired: Acquired) -> Served:
+    async def _connected(self, acquired: Acquired) -> ServedEngine:
         """Return the model when this process is connected to its engine. Raises ApiError."""
         name, link = acquired.name, self._links.get(acquired.name)
         if link is None or link.serial != acquired.serial:
@@ -202,7 +202,7 @@ class PooledModels:
             raise _broken(name, why)
         return served
 
-    async def _connect(self, model: PooledModel, message: Model, ready: Awaitable[Ready]) -> Served:
+    async def _connect(self, model: PooledModel, message: Model, ready: Awaitable[Ready]) -> ServedEngine:
         spare, self._spare = self._spare, None
         preprocessing = spare if spare is not None and spare.is_alive else PreprocessingPool()
         try:

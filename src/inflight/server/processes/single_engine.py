@@ -28,7 +28,7 @@ from inflight.server.processes.messages import (
     Up,
 )
 from inflight.server.processes.pending_replies import PendingReplies
-from inflight.server.served import OneModel, Served
+from inflight.server.served import OneModel, ServedEngine
 from inflight.server.service import Service
 
 
@@ -122,7 +122,7 @@ class SingleEngine:
 
     # -- the engine -----------------------------------------------------------------------------------------------
 
-    async def _connect(self, model: Model, ready: Awaitable[Ready]) -> Served:
+    async def _connect(self, model: Model, ready: Awaitable[Ready]) -> ServedEngine:
         settings, stopped = self._setup.server.settings, partial(self._stopped, model.serial)
         return await self._connector.connect(model, ready, settings, self._preprocessing, stopped)
 
