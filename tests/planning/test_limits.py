@@ -204,6 +204,14 @@ def test_on_so_many_gpus_plans_are_ranked_by_what_they_serve() -> None:
     assert found[0].is_chosen
 
 
+def test_on_so_many_gpus_noise_makes_no_other_plan_the_better_one() -> None:
+    _, best = measured("ttft=4000(p99)")
+    other = replace(best, machine=replace(best.machine, name="other"))
+    for more, is_first in ((1.02, True), (1.05, False)):
+        found = ranked_on(4, best, 4 * best.rate, [replace(other, rate=more * best.rate)])
+        assert found[0].is_chosen == is_first and len(found) == 2
+
+
 def test_each_further_trial_of_what_looks_cheaper_has_more_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five percent less of a rate is often that of as many replicas, whose trial is known to miss the SLOs."""
     runner, best = measured("ttft=900(p99)")

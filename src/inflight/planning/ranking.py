@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.layouts import DISAGGREGATED, MIXED, LayoutNeed
+from inflight.planning.layouts import DISAGGREGATED, MIXED, WORTH, LayoutNeed
 from inflight.planning.sizing import Candidate, Question
 
 
@@ -66,14 +66,18 @@ def ranked(
 
 
 def ranked_on(gpus: int, chosen: Candidate, served: float, others: Iterable[Candidate]) -> list[RankedPlan]:
-    """Return the plans on so many GPUs, that which serves the most first. served: requests/s of the chosen one."""
+    """Return the plans on so many GPUs, that which serves the most first; the chosen one, where no other serves clearly
+    more. served: requests/s of the chosen one."""
     found = [_of_candidate(chosen, gpus // chosen.machine.gpus, is_chosen=True, rate=served)]
     for one in others:
         engines = gpus // one.machine.gpus
         if one.rate and engines:
             found.append(_of_candidate(one, engines, rate=one.rate * engines, asked_by=_asked_by(one, chosen)))
     found = list({one.name: one for one in reversed(found)}.values())  # the chosen one stands first
-    return sorted(found, key=lambda one: one.key)
+    found.sort(key=lambda one: one.key)
+    if (found[0].rate or 0.0) <= (1 + WORTH) * served:
+        found.sort(key=lambda one: not one.is_chosen)
+    return found
 
 
 def _of_candidates(others: Iterable[Candidate], demand: Demand, chosen: Candidate) -> Iterator[RankedPlan]:

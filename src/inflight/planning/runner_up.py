@@ -33,7 +33,7 @@ def runner_up(runner: TrialRunner, best: Candidate, rivals: Rivals) -> Candidate
     """Find the next plan: of the machines that the search measured the cheapest; where it measured none, by short
     trials another machine, or, where that takes far more GPUs, whole prompts in place of chunks (or the other way
     round) on the same; None where none was found. Its number of replicas keeps the SLOs under the planned load, as the
-    plan's does; its rate is 0 where none does.
+    plan's does; the rate of one that the search measured is 0 where none does.
 
     Args:
         runner: Runs trials.
@@ -41,16 +41,19 @@ def runner_up(runner: TrialRunner, best: Candidate, rivals: Rivals) -> Candidate
         rivals: That it is looked for among.
     """
     cheapest = min(rivals.measured, key=lambda one: rank(one, runner.question), default=None)
-    found = cheapest or _next(runner, best, rivals.untried)
-    return found and confirmed(runner, None, found)
-
-
-def _next(runner: TrialRunner, best: Candidate, rivals: Sequence[Candidate]) -> Candidate | None:
-    demand, found = runner.question.demand, _on_another_machine(runner, rivals)
+    if cheapest is not None:
+        return confirmed(runner, None, cheapest)
+    demand, found = runner.question.demand, _kept(runner, _on_another_machine(runner, rivals.untried))
     if found is not None and found.gpus(demand) <= FAR * best.gpus(demand):
         return found
-    usable = [one for one in (found, _in_another_layout(runner, best)) if one is not None]
+    usable = [one for one in (found, _kept(runner, _in_another_layout(runner, best))) if one is not None]
     return min(usable, key=lambda one: one.gpus(demand), default=None)
+
+
+def _kept(runner: TrialRunner, found: Candidate | None) -> Candidate | None:
+    """Return a candidate at the rate that the planned load leaves it; None where it leaves none."""
+    kept = found and confirmed(runner, None, found)
+    return kept if kept is not None and kept.rate else None
 
 
 def running_ahead(runner: TrialRunner, found: Sequence[Candidate], workers: int) -> AbstractContextManager[None]:
