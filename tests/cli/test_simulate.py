@@ -41,6 +41,16 @@ def test_a_simulation_is_reported_and_the_same_every_time(capsys: pytest.Capture
     assert said(capsys, *arguments, "--seed", "1")[0] != out
 
 
+def test_programs_are_judged_by_their_completion(capsys: pytest.CaptureFixture[str], model: str) -> None:
+    usual = ("simulate", "--step-model", model, "--rate", "2", "--requests", "60", "--slo", "jct=9000,ttft=900")
+    out, err = said(capsys, *usual, "--turns", "3", "--think", "2", "--json")
+    (found,) = json.loads(out)["programs"]
+    assert found["limit_s"] == 9.0 and found["programs"] > 15 and 0 < found["share"] < 1
+    assert "programs within JCT ≤ 9,000 ms" in err and "goodput" in err
+    _, err = said(capsys, *usual, code=2)
+    assert "all requests are single ones; give --turns" in err
+
+
 @pytest.mark.parametrize("rate", [8, 30, 500])
 def test_a_saturated_simulation_says_so(capsys: pytest.CaptureFixture[str], model: str, rate: int) -> None:
     _, err = said(capsys, "simulate", "--step-model", model, "--rate", str(rate), "--requests", "400")

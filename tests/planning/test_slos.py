@@ -47,13 +47,13 @@ def test_slos_that_can_each_be_missed_alone_go_together(text: str) -> None:
 def test_few_requests_show_that_a_p99_is_missed_but_not_that_it_is_met(
     value: float, requests: int, is_decided: bool
 ) -> None:
-    assert undecided({TTFT: value}, requests) == (() if is_decided else (TTFT,))
+    assert undecided({TTFT: value}, lambda slo: requests) == (() if is_decided else (TTFT,))
 
 
 def test_a_class_of_which_nothing_was_measured_is_not_decided() -> None:
     of_class = Slo("ttft", 1.0, traffic="rare")
-    assert undecided({of_class: math.nan}, 600, {"chat": 600}) == (of_class,)
-    assert undecided({of_class: math.nan}, 600, {"rare": 600}) == ()
+    assert undecided({of_class: math.nan}, lambda slo: {"chat": 600}.get(slo.traffic, 0)) == (of_class,)
+    assert undecided({of_class: math.nan}, lambda slo: {"rare": 600}.get(slo.traffic, 0)) == ()
 
 
 def test_a_plan_says_which_slo_too_few_requests_decide() -> None:

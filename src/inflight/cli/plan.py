@@ -32,6 +32,7 @@ from inflight.planning.infeasible import Infeasible
 from inflight.planning.parallel import cores
 from inflight.planning.parallelisms import Machines
 from inflight.planning.plan import Plan, as_text, first_sentence, plan
+from inflight.planning.programs import check_programs
 from inflight.planning.proposal import Overrides
 from inflight.planning.result import plan_result
 from inflight.planning.sizing import Question
@@ -110,6 +111,7 @@ def command(
     demand, machines = _demand_and_machines(
         machine, asked, classes, slos, values["max_num_seqs"], is_served=output.write_config is not None
     )
+    check_programs(slos, demand)
     if any(one.is_encoder_only for one in machines.fitting) and values["strategy"] == "chunked":
         values["strategy"] = "continuous"
     question = Question(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -36,7 +37,8 @@ from inflight.config.engine import describe_engine
 from inflight.config.setting import SettingsError, option, setting
 from inflight.core.types.kv_transfer import TierStats
 from inflight.counted import counted
-from inflight.metrics.slo import stated_share
+from inflight.metrics.observation import programs
+from inflight.metrics.slo import Slo, stated_share, without_programs
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.device import Device, always
 from inflight.records.json_text import json_text
@@ -97,8 +99,10 @@ def command(
     engine = SimulatedEngine(size, tiers, drafts, pools, output.noise)
     routing = router_options_of(values)
     first = engine.pool(devices[0], scheduling, routing, seed)
-    offer = offer_of(load, asked)
+    of_requests, of_programs = without_programs(asked.slo)
+    offer = offer_of(load, replace(asked, slo=of_requests))
     workload = replace(offer, max_model_len=first.capacity.max_model_len).workload()
+    _check_programs(workload, of_programs)
     second = engine.pool(devices[1], scheduling, routing, seed + 1)
     content_seed = seed if load.prompt_seed is None else load.prompt_seed
     setup = replace(setup_of(pools, decode, (first, second), devices, seed), content_seed=content_seed)
@@ -111,17 +115,46 @@ def command(
     summary, why = summary_of(run, warmup)
     show(f"Measured: {why}.")
     report(run, summary)
+    kept = {slo: kept_by(run, slo) for slo in of_programs}
+    for slo, found in kept.items():
+        figure("programs", f"{found.share:.1%} of {counted(found.programs, 'program')} within {slo.limit_name}")
     ends = [summary_of(_simulated(workload, one), warmup, by)[0] for one, by in _ends(setup, *devices)]
     if ends:
         report_ends(summary, *ends)
     if output.as_json:
         result = result_of(run, summary, workload, setup, *devices)
+        if kept:
+            result["programs"] = [{"limit_s": slo.limit, **found._asdict()} for slo, found in kept.items()]
         if ends:
             result["uncertain"] = {"slow": ends[0].to_json(), "fast": ends[1].to_json()}
         print(json_text(result, indent=1))
     if not summary.requests:
         show("No request was answered, so there are no latencies.")
     return 0 if summary.requests else 1
+
+
+class Kept(NamedTuple):
+    """The share of the programs of a run that ended within a limit. One of which a call was refused did not."""
+
+    programs: int
+    share: float
+
+
+def kept_by(run: Simulation, slo: Slo) -> Kept:
+    """Return how many of the programs that began keep an SLO on their completion times."""
+    found = [one.seconds for one in programs(run.observations) if slo.traffic in ("", one.traffic)]
+    return Kept(len(found), sum(seconds <= slo.limit for seconds in found) / max(1, len(found)))
+
+
+def _check_programs(workload: Workload, slos: Sequence[Slo]) -> None:
+    """Raise SettingsError for a limit on programs of which the workload has none."""
+    for slo in slos:
+        if not any(one.program or one.session for one in workload.entries if slo.traffic in ("", one.traffic)):
+            whose = f"of the class {slo.traffic} " if slo.traffic else ""
+            raise SettingsError(
+                f"--slo limits {slo.limit_name}, the time of whole programs, but all requests {whose}are single ones; "
+                "give --turns, classes with turns, or a trace with programs, or limit e2e."
+            )
 
 
 def _simulated(workload: Workload, setup: SimulationSetup, record: Path | None = None) -> Simulation:

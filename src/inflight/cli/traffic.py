@@ -77,7 +77,8 @@ def slo_setting() -> tuple[str, ...]:
     return setting(
         (),
         "Limit: ttft=500, also tpot, itl, itl_max, e2e, in ms. ttft=500(p95): 95 % of requests must meet it; "
-        "itl=50(p95): 95 % of each request's gaps. Several times, or with commas.",
+        "itl=50(p95): 95 % of each request's gaps; jct: whole conversations (plan, simulate). Several times, or with "
+        "commas.",
         metavar="NAME=MS",
     )
 

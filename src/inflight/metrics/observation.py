@@ -161,9 +161,46 @@ class Observation:
         return self.outcome == "completed" and all(self.meets(limit) for limit in self.targets.limits())
 
 
-def figure_name(metric: LatencyMetric, gap_share: float) -> str:
-    """Return the name of a request's latency for messages."""
+def figure_name(metric: str, gap_share: float) -> str:
+    """Return the name of a latency for messages."""
     return {"itl": f"own ITL p{gap_share * 100:g}", "itl_max": "longest ITL"}.get(metric, metric.upper())
+
+
+class Program(NamedTuple):
+    """The calls of one program. begins: intended send time of the first. ends: of the last; None: not all of them
+    completed. refused: whether one was rejected or failed. traffic: its class."""
+
+    begins: float
+    ends: float | None
+    refused: bool
+    traffic: str
+
+    @property
+    def seconds(self) -> float:
+        """The job completion time; infinite where it did not end."""
+        return math.inf if self.ends is None else jct(self.begins, self.ends)
+
+
+def programs(observations: Iterable[Observation]) -> list[Program]:
+    """Return the programs that began, in that order. One with a name alone counts: a request without one is a program
+    by itself, whose time is its E2E.
+
+    Args:
+        observations: In any order; also of calls that were not sent.
+    """
+    calls: dict[tuple[str, str], list[Observation]] = {}
+    for one in observations:
+        if one.program:
+            calls.setdefault((one.tenant, one.program), []).append(one)
+    found = []
+    for requests in calls.values():
+        sent = [one.intended for one in requests if one.sent is not None or one.outcome != "unfinished"]
+        if sent:
+            whole = all(one.outcome == "completed" for one in requests)
+            ends = max(one.intended + one.e2e for one in requests) if whole else None
+            refused = any(one.outcome in ("rejected", "failed") for one in requests)
+            found.append(Program(min(sent), ends, refused, requests[0].traffic))
+    return sorted(found, key=lambda one: one.begins)
 
 
 def completion_times(
@@ -171,19 +208,8 @@ def completion_times(
 ) -> list[float]:
     """Return the job completion times of programs whose requests all completed, in the order in which they began.
 
-    A program with a name alone counts: a request without one is a program by itself, whose time is its E2E.
-
     Args:
         observations: In any order.
         holds: Whether a program that began then counts.
     """
-    programs: dict[tuple[str, str], list[Observation]] = {}
-    for one in observations:
-        if one.program:
-            programs.setdefault((one.tenant, one.program), []).append(one)
-    times = []
-    for requests in programs.values():
-        begins = min(one.intended for one in requests)
-        if holds(begins) and all(one.outcome == "completed" for one in requests):
-            times.append((begins, jct(begins, max(one.intended + one.e2e for one in requests))))
-    return [seconds for _, seconds in sorted(times)]
+    return [one.seconds for one in programs(observations) if one.ends is not None and holds(one.begins)]

@@ -1,8 +1,9 @@
 """Latency SLOs as users write them: `ttft=1000(p99)`, milliseconds and a percentile.
 
 The percentile is of requests, except for itl, where it is of a request's own gaps: `itl=45(p95)` is met by a request
-whose p95 gap is within 45 ms, `itl_max=100` by one none of whose gaps is longer. A run meets an SLO where that share of
-its requests meets it.
+whose p95 gap is within 45 ms, `itl_max=100` by one none of whose gaps is longer. `jct=60000(p95)` is of whole programs
+(conversations, agents' runs) in place of requests. A run meets an SLO where that share of its requests, or programs,
+meets it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast, get_args
 
-from inflight.metrics.observation import GAP_SHARE, LatencyMetric, Observation, Targets, figure_name
+from inflight.metrics.observation import GAP_SHARE, LatencyMetric, Observation, Targets, figure_name, programs
 
 Metric = Literal["ttft", "tpot", "itl", "e2e"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
+SloMetric = Literal["ttft", "tpot", "itl", "itl_max", "e2e", "jct"]
 SHARE = 0.99  # of the requests, by default
 _FORM = re.compile(r"(?:([\w-]+)\.)?(\w+)\s*=\s*([0-9.]+)\s*(?:ms)?\s*(?:\(p(\d+(?:\.\d+)?)\))?")
 
@@ -27,18 +29,29 @@ class SloError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """A limit in seconds, and the share that has to meet it: of the requests, for itl of each request's own gaps.
-    traffic: name of the class whose requests it is about; "": all."""
+    """A limit in seconds, and the share that has to meet it: of the requests, for itl of each request's own gaps, for
+    jct of the programs. traffic: name of the class whose requests it is about; "": all."""
 
-    metric: LatencyMetric
+    metric: SloMetric
     limit: float
     share: float = SHARE
     traffic: str = ""
 
     @property
     def of_requests(self) -> float:
-        """Share of the requests that have to meet it."""
+        """Share of the requests, or programs, that have to meet it."""
         return SHARE if self.metric == "itl" else self.share
+
+    @property
+    def latency(self) -> LatencyMetric:
+        """The latency of single requests that it limits."""
+        assert self.metric != "jct", "programs are judged where they are known"
+        return self.metric
+
+    @property
+    def is_of_programs(self) -> bool:
+        """Whether it limits the completion time of whole programs (JCT)."""
+        return self.metric == "jct"
 
     @property
     def name(self) -> str:
@@ -58,6 +71,11 @@ class Slo:
         """Whether it limits single gaps, all of them or nearly all: then no step may take longer."""
         return self.metric == "itl_max" or (self.metric == "itl" and self.share >= 0.9)
 
+    @property
+    def limit_name(self) -> str:
+        """The limit alone, without the share that has to meet it."""
+        return f"{self.metric.upper()} ≤ {self.limit * 1e3:,.0f} ms"
+
     def __str__(self) -> str:
         return f"{self.name} ≤ {self.limit * 1e3:,.0f} ms"
 
@@ -66,19 +84,31 @@ class Slo:
         exactly where that share meets it.
 
         A request that did not complete counts as infinite, one with nothing to measure (itl and tpot of an answer of
-        one token) as 0; nan where no request has anything to measure.
+        one token) as 0; nan where no request has anything to measure. Of programs all observations of a run are to be
+        given.
         """
         counted = (one for one in observations if self.traffic in ("", one.traffic))
+        if self.metric == "jct":
+            return self.maximum(sorted(one.seconds for one in programs(counted)))
         figures = [one.figure(self.metric, self.share) for one in counted]
         if all(figure is None for figure in figures):
             return math.nan
-        return _maximum(sorted(figure or 0.0 for figure in figures), self.of_requests)
+        return self.maximum(sorted(figure or 0.0 for figure in figures))
+
+    def maximum(self, figures: Sequence[float]) -> float:
+        """Return the maximum over that share of sorted figures of requests, or programs; nan where there are none."""
+        return _maximum(figures, self.of_requests)
 
 
 def percentile(observations: Iterable[Observation], metric: Metric, share: float) -> float:
     """Return the maximum of a latency over that share of all offered requests, in seconds, as `Slo.value` does; of itl
     over that share of all gaps of all requests. Infinite and nan as there."""
     return percentiles(observations, metric, (share,))[0]
+
+
+def shares_of(ordered: Sequence[float], shares: Sequence[float]) -> tuple[float, ...]:
+    """Return the maximum over each of these shares of sorted values; nan where there are none."""
+    return tuple(_maximum(ordered, share) for share in shares)
 
 
 def percentiles(observations: Iterable[Observation], metric: Metric, shares: Sequence[float]) -> tuple[float, ...]:
@@ -89,8 +119,7 @@ def percentiles(observations: Iterable[Observation], metric: Metric, shares: Seq
             values += one.gaps
         elif (value := one.figure(metric)) is not None:
             values.append(value)
-    values.sort()
-    return tuple(_maximum(values, share) for share in shares)
+    return shares_of(sorted(values), shares)
 
 
 def _maximum(ordered: Sequence[float], share: float) -> float:
@@ -105,6 +134,13 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
         if sum(replace(other, limit=slo.limit) == slo for other in found) > 1:
             raise SloError(f"--slo gives two limits for {slo.metric} at p{slo.share * 100:g}; give one.")
     return tuple(found)
+
+
+def without_programs(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[Slo, ...]]:
+    """Return the texts of SLOs of requests, and the SLOs of programs. Raises SloError."""
+    parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    of_programs = tuple(slo for slo in parse_slos(parts) if slo.is_of_programs)
+    return tuple(part for part in parts if not _parse(part).is_of_programs), of_programs
 
 
 def stated_share(texts: Iterable[str]) -> float | None:
@@ -126,7 +162,7 @@ def targets(slos: Iterable[Slo]) -> Targets:
     """Return the tightest limit of each metric as targets of single requests, for goodput.
 
     Raises:
-        SloError: two percentiles of a request's own gaps are limited.
+        SloError: two percentiles of a request's own gaps, or programs, are limited.
     """
     limits: dict[str, float] = {}
     shares = set()
@@ -135,6 +171,11 @@ def targets(slos: Iterable[Slo]) -> Targets:
             raise SloError(
                 f"--slo limits the class {slo.traffic!r} alone, but requests are evaluated by one set of limits here; "
                 "give it as a target of the class (ttft_ms and so on in its table)."
+            )
+        if slo.is_of_programs:
+            raise SloError(
+                f"--slo limits {slo}, the time of whole programs, but requests are evaluated one by one here; limit "
+                "e2e, or ask inflight plan or inflight simulate, which judge programs."
             )
         limits[slo.metric] = min(slo.limit, limits.get(slo.metric, math.inf))
         if slo.metric == "itl":
@@ -151,7 +192,7 @@ def _parse(text: str) -> Slo:
     if match is None:
         raise _unreadable(text)
     traffic, metric, limit, share = match[1] or "", match[2].lower(), match[3], match[4]
-    if metric not in get_args(LatencyMetric):
+    if metric not in get_args(SloMetric):
         raise _unreadable(text, f", and {match[2]!r} is no latency")
     try:
         seconds = float(limit) / 1e3
@@ -160,11 +201,12 @@ def _parse(text: str) -> Slo:
     percent = 100 * SHARE if share is None else float(share)
     if seconds <= 0 or not 0 < percent < 100:
         raise _unreadable(text, ", but limits are above 0, and percentiles above 0 and below 100")
-    return Slo(cast(LatencyMetric, metric), seconds, round(percent / 100, 9), traffic)
+    return Slo(cast(SloMetric, metric), seconds, round(percent / 100, 9), traffic)
 
 
 def _unreadable(text: str, cause: str = "") -> SloError:
     return SloError(
         f"--slo is {text!r}{cause}; give ttft, tpot, itl or e2e with milliseconds, as ttft=500, and if need be the "
-        "percentile that has to keep them, as ttft=1000(p99); itl_max=200 bounds every gap between tokens."
+        "percentile that has to keep them, as ttft=1000(p99); itl_max=200 bounds every gap between tokens, and "
+        "jct=60000 whole programs."
     )

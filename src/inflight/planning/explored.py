@@ -213,8 +213,9 @@ def _about(answer: Plan | Infeasible, runs: int) -> Iterator[str]:
         yield "The plan found no number of replicas that keeps the SLOs; with other limits there may be one."
     if any(slo.traffic for slo in answer.question.slos):
         yield "The plan has limits of single classes; here the lowest of each latency begins as that of all."
-    if any(slo.metric == "e2e" for slo in answer.question.slos):
-        yield "The plan limits E2E, too, for which this page has no slider."
+    for metric in ("e2e", "jct"):
+        if any(slo.metric == metric for slo in answer.question.slos):
+            yield f"The plan limits {metric.upper()}, too, for which this page has no slider."
     uncalibrated = [one for one in answer.question.machines if not one.calibrated]
     if uncalibrated:
         basis = sentence("not_calibrated", machine=uncalibrated[0])

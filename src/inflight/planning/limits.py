@@ -70,4 +70,9 @@ def _relaxed(met: Trial | None, rate: float, slo: Slo, relaxed: Slo) -> Trial | 
     """Return the trial that met an SLO as one that met the laxer one, at a rate; None where there is none."""
     if met is None:
         return None
-    return replace(met, rate=rate, values={relaxed if one == slo else one: value for one, value in met.values.items()})
+
+    def lax(one: Slo) -> Slo:
+        return relaxed if one == slo else one
+
+    values = {lax(one): value for one, value in met.values.items()}
+    return replace(met, rate=rate, values=values, programs={lax(one): many for one, many in met.programs.items()})

@@ -130,6 +130,16 @@ class Mixed:
         """Return the share of a class in the requests."""
         return self._shares[name] * self._turns[name] / self.mean_turns if name else 1.0
 
+    def program_share(self, name: str) -> float:
+        """Return how many programs, conversations of several turns, a request of a class has; "": of all."""
+        several = sum(self._shares[one.name] for one in self.classes if name in ("", one.name) and one.sessions.several)
+        return several / self.mean_turns
+
+    def thinking(self, name: str) -> float:
+        """Return the mean seconds between the answers and the next turns of a conversation of a class."""
+        one = next(one for one in self.classes if one.name == name)
+        return max(0.0, self._turns[name] - 1) * one.sessions.think_s
+
     def session_seconds(self, e2e: float) -> float:
         """Return how long a conversation is open. e2e: seconds of an answer."""
         return self.mean_think + self.mean_turns * e2e

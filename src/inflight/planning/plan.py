@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inflight.metrics.confidence import min_samples
-from inflight.metrics.slo import METRICS
 from inflight.planning import outlook, sizing
 from inflight.planning.autoscaling import Autoscaling
 from inflight.planning.bottleneck import Bottleneck, bottleneck
@@ -32,7 +31,6 @@ from inflight.planning.separation import SeparateClass
 from inflight.planning.simulated_blocks import in_simulated_blocks
 from inflight.planning.simulation import ROUTER, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner
-from inflight.planning.slos import requests_of
 from inflight.planning.spot import Spot
 from inflight.planning.stages import Progress, Stages, quiet
 from inflight.planning.traffic import Traffic
@@ -376,7 +374,7 @@ def _spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]
         name: tuple(
             (min(values), max(values)) for values in zip(*(one.percentiles[name] for one in trials), strict=True)
         )
-        for name in METRICS
+        for name in trials[0].percentiles
     }
 
 
@@ -384,10 +382,9 @@ def as_text(answer: Plan | Infeasible) -> str:
     """Return the whole answer, in paragraphs."""
     if isinstance(answer, Infeasible):
         return render("infeasible", answer=answer)
-    shown = [name for name in METRICS if name in ("ttft", "e2e") or not answer.chosen.machine.is_pooled]
     trial = answer.trial
-    measured = [requests_of(slo, trial.summary.offered, trial.offered_by) for slo in trial.undecided]
-    undecided = [(slo, many, min_samples(slo.of_requests)) for slo, many in zip(trial.undecided, measured, strict=True)]
+    shown = [name for name in trial.percentiles if name in ("ttft", "e2e") or not answer.chosen.machine.is_pooled]
+    undecided = [(slo, trial.samples_of(slo), min_samples(slo.of_requests)) for slo in trial.undecided]
     return render("plan", plan=answer, metrics=shown, undecided=undecided)
 
 

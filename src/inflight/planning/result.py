@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from msgspec import UNSET, Struct, UnsetType
 
 from inflight.config.setting import Resolved
-from inflight.metrics.slo import METRICS
 from inflight.planning.autoscaling import Autoscaling
 from inflight.planning.bottleneck import Bottleneck
 from inflight.planning.costs import Cost
@@ -232,7 +231,7 @@ def _plan(answer: Plan) -> PlanResult:
         utilisation=answer.utilisation,
         output_tokens_per_s=demand.rate * traffic.output_mean,
         input_tokens_per_s=demand.rate * traffic.input_mean,
-        latency_s={name: _latency(answer, name) for name in METRICS},
+        latency_s={name: _latency(answer, name) for name in answer.trial.percentiles},
         bottleneck=answer.bottleneck,
         cost=answer.cost,
         energy=answer.energy,

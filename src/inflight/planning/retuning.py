@@ -315,7 +315,7 @@ def _judged(
     slo = _nearest(record.slos, pairs, runs[0][0])
     deciding = goodput
     if slo is not None and abs(goodput.change) < BETTER / 2:
-        deciding = figure(slo.name, Measure(slo.metric, slo.of_requests, slo.share))
+        deciding = figure(slo.name, Measure(slo.latency, slo.of_requests, slo.share))
     retuning = Retuning(
         traffic,
         record.slos,
@@ -354,7 +354,7 @@ def _span(traffic: RecordedTraffic, measured: Sequence[Observation]) -> tuple[fl
 
 def _nearest(slos: tuple[Slo, ...], pairs: PairedRuns, run: Sequence[Observation]) -> Slo | None:
     """Return the SLO that is nearest to being missed, or missed most."""
-    found = [(pairs.value(run, Measure(slo.metric, slo.of_requests, slo.share)) / slo.limit, slo) for slo in slos]
+    found = [(pairs.value(run, Measure(slo.latency, slo.of_requests, slo.share)) / slo.limit, slo) for slo in slos]
     known = [one for one in found if not math.isnan(one[0])]
     return max(known, key=lambda one: one[0])[1] if known else None
 

@@ -16,12 +16,13 @@ from inflight.core.types.features import Features
 from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation, Targets
-from inflight.metrics.slo import METRICS, Slo, percentiles
+from inflight.metrics.slo import METRICS, Slo, percentiles, shares_of
 from inflight.metrics.summary import Summary, Window, summarize, ttft_trend
 from inflight.models.sequence_memory import host_checkpoints
 from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
+from inflight.planning.programs import Span
 from inflight.planning.queues import class_behind, grows
 from inflight.planning.rendering import milliseconds
 from inflight.planning.slos import undecided
@@ -202,7 +203,7 @@ class Trial:
     speculation; busy: of each pool, the share of the time to the last arrival that steps took. offered_by: measured
     requests of each class, where there are several; behind: a class whose queue grows without end; "": none.
     by_class: as percentiles, of each class. peak_rows: most sequences of a step. queue_grows: without end, where
-    requests are of one class.
+    requests are of one class. programs: that the SLOs on programs rest on.
     """
 
     rate: float
@@ -221,6 +222,7 @@ class Trial:
     by_class: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     peak_rows: int = 0
     queue_grows: bool = False
+    programs: Mapping[Slo, int] = field(default_factory=dict)
 
     @property
     def cached(self) -> float:
@@ -246,7 +248,13 @@ class Trial:
     @property
     def undecided(self) -> tuple[Slo, ...]:
         """Return the SLOs that are met, by fewer requests than decide that."""
-        return undecided(self.values, self.summary.offered, self.offered_by) if self.met else ()
+        return undecided(self.values, self.samples_of) if self.met else ()
+
+    def samples_of(self, slo: Slo) -> int:
+        """Return the requests, or programs, that an SLO's value rests on."""
+        if slo.is_of_programs:
+            return self.programs.get(slo, 0)
+        return self.offered_by.get(slo.traffic, 0) if slo.traffic else self.summary.offered
 
     @property
     def missed(self) -> list[tuple[Slo, float]]:
@@ -320,14 +328,19 @@ def trial_of(
         begun = [one for one in entries if one.after is None][: workload.sessions]
         cold = sum(one.prompt_tokens for one in begun if one.arrival < measured[0] * span)
         steps_from = min(0.9, cold / max(1.0, meter.prompts))
+    first = min(one.intended for one in observations)
+    programs = {
+        slo: Span(first + measured[0] * span, first + measured[1] * span, until) for slo in slos if slo.is_of_programs
+    }
+    jobs = {slo: of.times(run.observations, slo) for slo, of in programs.items()}
     busy_seconds = max(1e-12, math.fsum(one.busy for one in run.replicas))
     pools = (part for part in (run.replicas[: run.first], run.replicas[run.first :]) if part)
     return Trial(
         rate=rate / topology.engines,
         replicas=topology.engines,
         summary=summary,
-        values={slo: slo.value(read) for slo in slos},
-        percentiles={name: percentiles(read, name, SHARES) for name in METRICS},
+        values={slo: slo.maximum(jobs[slo]) if slo.is_of_programs else slo.value(read) for slo in slos},
+        percentiles={name: percentiles(read, name, SHARES) for name in METRICS} | _of_programs(jobs),
         spent=meter.spent(steps_from, measured[1]),
         preemptions=run.preemptions,
         outside={sentence: steps / max(1, run.steps) for sentence, steps in run.extrapolated.items()},
@@ -339,8 +352,15 @@ def trial_of(
         by_class=_by_class(read),
         behind=class_behind(observations, span),
         peak_rows=meter.peak_rows,
+        programs={slo: len(times) for slo, times in jobs.items()},
         queue_grows=len({one.traffic for one in observations}) == 1 and grows(summary.ttft_trend, judged),
     )
+
+
+def _of_programs(jobs: Mapping[Slo, Sequence[float]]) -> dict[str, tuple[float, ...]]:
+    """Return percentiles of job completion times, of the SLO that measures the most; none without one."""
+    most = max(jobs.values(), key=len, default=None)
+    return {} if most is None else {"jct": shares_of(most, SHARES)}
 
 
 def _drafted(run: Simulation) -> Drafted:

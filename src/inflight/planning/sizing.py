@@ -20,6 +20,7 @@ from inflight.planning.demand import Demand, traffic_of
 from inflight.planning.engine_config import TOGETHER, EngineConfig
 from inflight.planning.machine import Machine
 from inflight.planning.mixture import Mixed
+from inflight.planning.programs import max_seconds, program_share
 from inflight.planning.proposal import Overrides, Proposal, budgets_of, propose, rows_in_memory
 from inflight.planning.rendering import sentence
 from inflight.planning.search import Capacity, find_capacity
@@ -112,7 +113,10 @@ class Question:
     def sizes(self) -> Requests:
         if self.requests is not None:
             return Requests(*self.requests)
-        return requests_for(self.slos, {slo.traffic: self.demand.share_of(slo.traffic) for slo in self.slos})
+        shares = {slo.traffic: self.demand.share_of(slo.traffic) for slo in self.slos}
+        return requests_for(
+            self.slos, shares, {slo: program_share(self.demand, slo) for slo in self.slos if slo.is_of_programs}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +258,8 @@ class TrialRunner:
         sizes, engines = self.question.sizes, topology.engines
         more = 1.0 if topology.pools is None else max(1.0, engines / candidate.pooled)
         most = min(more * sizes.most, self.question.demand.max_requests)  # of a short trace
-        fewest = max(sizes.fewest, sizes.decisive if reads >= 1 else 0)
+        fewest = max(sizes.fewest, sizes.decisive if reads >= 1 else 0, sizes.programs if decides else 0)
+        most = max(most, 3 * sizes.programs if decides else 0)
         affordable = UNBOUNDED
         if not decides and (candidate.machine.depth > 1 or candidate.machine.windows != (0,)):
             # Where few run at once, each takes about as many steps as its answer has tokens; with one step in flight
@@ -270,7 +275,10 @@ class TrialRunner:
         enough = max(fewest, reads * min(sizes.usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean))))
         lasting = engines * PATIENCE * max_ttft(self.question.slos) * rate
         measured = min(max(enough, lasting), affordable)
-        return length(engines * residents * demand.slowest, measured, max(1.0, reads) * most, settling)
+        # Programs that began late end after as long as they may take.
+        running = engines * max_seconds(self.question.slos) * rate
+        most = max(1.0, reads) * most + running
+        return length(engines * residents * demand.slowest, measured + running, most, settling)
 
 
 def max_ttft(slos: Sequence[Slo]) -> float:

@@ -8,7 +8,7 @@ that it meets only with enough requests for the upper end of the percentile's 95
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from inflight.metrics.confidence import min_samples
 from inflight.metrics.slo import Slo, SloError
@@ -31,17 +31,17 @@ def check_slos(slos: Sequence[Slo]) -> None:
             )
 
 
-def undecided(values: Mapping[Slo, float], requests: int, by_class: Mapping[str, int] | None = None) -> tuple[Slo, ...]:
-    """Return the SLOs that a trial meets with too few requests to decide, a class of none among them. values: of each;
-    requests, by_class: measured."""
+def undecided(values: Mapping[Slo, float], samples_of: Callable[[Slo], int]) -> tuple[Slo, ...]:
+    """Return the SLOs that a trial meets with too few requests to decide, a class of none among them, or too few
+    programs.
+
+    Args:
+        values: Of each SLO.
+        samples_of: The requests or programs that its value rests on.
+    """
 
     def is_open(slo: Slo, value: float) -> bool:
-        measured = requests_of(slo, requests, by_class or {})
+        measured = samples_of(slo)
         return (value <= slo.limit or not measured) and measured < min_samples(slo.of_requests)
 
     return tuple(slo for slo, value in values.items() if is_open(slo, value))
-
-
-def requests_of(slo: Slo, requests: int, by_class: Mapping[str, int]) -> int:
-    """Return the requests that an SLO is about, of those that were measured."""
-    return by_class.get(slo.traffic, 0) if slo.traffic else requests

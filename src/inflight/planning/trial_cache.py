@@ -45,6 +45,7 @@ class _Stored(Struct, array_like=True):
     by_class: dict[str, dict[str, tuple[float, ...]]]
     peak_rows: int
     queue_grows: bool
+    programs: list[int]
 
 
 class TrialCache:
@@ -133,6 +134,7 @@ def _stored(trial: Trial) -> _Stored:
         {name: dict(found) for name, found in trial.by_class.items()},
         trial.peak_rows,
         trial.queue_grows,
+        list(trial.programs.values()),
     )
 
 
@@ -154,4 +156,5 @@ def _trial(stored: _Stored, slos: tuple[Slo, ...]) -> Trial:
         by_class=stored.by_class,
         peak_rows=stored.peak_rows,
         queue_grows=stored.queue_grows,
+        programs=dict(zip((slo for slo in slos if slo.is_of_programs), stored.programs, strict=True)),
     )

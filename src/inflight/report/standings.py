@@ -26,6 +26,8 @@ _FIGURES: dict[str, Callable[[Run], float | None]] = {
     "tpot_p99": lambda run: run.summary.tpot.p99,
     "e2e_mean": lambda run: run.summary.e2e.mean,
     "e2e_p99": lambda run: run.summary.e2e.p99,
+    "jct_mean": lambda run: run.summary.jct.mean,
+    "jct_p99": lambda run: run.summary.jct.p99,
     "fairness": lambda run: fairness(run.observations),
 }
 FIGURES = tuple(_FIGURES)
