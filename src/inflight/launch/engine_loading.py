@@ -245,11 +245,5 @@ def _about_engine(engine: Engine, title: str, has_record: bool) -> Hello:
         host_blocks=capacity.host_blocks,
         sees_all=True,
         has_record=has_record,
-        settings=[Setting(name, _text_of(entry.value), entry.reason) for name, entry in engine.settings.items()],
+        settings=[Setting.of(name, entry.value, entry.reason) for name, entry in engine.settings.items()],
     )
-
-
-def _text_of(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)

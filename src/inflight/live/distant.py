@@ -46,4 +46,12 @@ def encode(message: FeedQuery | FeedAnswer) -> bytes:
     return _encoder.encode(message)
 
 
-decode_query, decode_answer = _query.decode, _answer.decode
+decode_query = _query.decode
+
+
+def decode_answer(data: bytes) -> FeedAnswer | None:
+    """Return the answer; None where an engine of another version sends one that is not understood."""
+    try:
+        return _answer.decode(data)
+    except (msgspec.MsgspecError, ValueError):
+        return None

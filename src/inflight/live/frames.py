@@ -267,6 +267,12 @@ class Setting(Struct, frozen=True, omit_defaults=True):
     value: str
     reason: str = ""
 
+    @classmethod
+    def of(cls, name: str, value: object, reason: str = "") -> Setting:
+        """Return a setting with any value; a list is joined by commas."""
+        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else str(value)
+        return cls(name, shown, reason)
+
 
 class Hello(Struct, frozen=True, omit_defaults=True, tag="hello"):
     """The first message of a stream: describes the engine of the following frames.

@@ -39,9 +39,9 @@ def period_of(index: RecordIndex, frames: int = MAX_FRAMES) -> float:
 def hello_of(index: RecordIndex, title: str, period: float) -> Hello:
     capacity = index.header.capacity
     settings = [
-        Setting(name, _text(entry["value"]), entry.get("reason", ""))
+        Setting.of(name, entry["value"], entry.get("reason", ""))
         if isinstance(entry, dict) and "value" in entry
-        else Setting(name, _text(entry))
+        else Setting.of(name, entry)
         for name, entry in index.header.settings.items()
     ]
     return Hello(
@@ -56,12 +56,6 @@ def hello_of(index: RecordIndex, title: str, period: float) -> Hello:
         sees_all=True,
         settings=settings,
     )
-
-
-def _text(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)
 
 
 class RecordFeed:

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from inflight.engine.event_stream import EngineStopped
 from inflight.live.distant import FeedAnswer, FeedQuery, decode_answer, encode
 from inflight.server.errors import ApiError
@@ -35,13 +33,5 @@ class EngineAccess:
             data = await self.show(encode(FeedQuery(slots=True)))
         except EngineStopped as stopped:
             raise ApiError(503, str(stopped), type="server_error", code="loading", retry_after=1.0) from None
-        answers = await asyncio.to_thread(lambda: {name: _read(one) for name, one in data.items()})
+        answers = await asyncio.to_thread(lambda: {name: decode_answer(one) for name, one in data.items()})
         return {name: one for name, one in answers.items() if one is not None and one.slots is not None}
-
-
-def _read(data: bytes) -> FeedAnswer | None:
-    """Return the answer; None where an engine of another version sends one that is not understood."""
-    try:
-        return decode_answer(data)
-    except (msgspec.MsgspecError, ValueError):
-        return None

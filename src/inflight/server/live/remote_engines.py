@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
-import msgspec
 from msgspec.structs import replace
 
 from inflight.engine.event_stream import EngineStopped
@@ -61,7 +60,7 @@ class RemoteEngineSource:
     async def news(self) -> Sequence[Hello | Frame]:
         behind = {} if self._known is None else {"": self._known.last}
         data = (await self._ask(encode(FeedQuery(behind)))).get("")
-        shown = None if data is None else await asyncio.to_thread(_read, data)
+        shown = None if data is None else await asyncio.to_thread(decode_answer, data)
         if shown is None or not shown.frames:
             return ()
         self._is_idle = not any(one.steps or one.requests for one in shown.frames)
@@ -78,7 +77,7 @@ class RemoteEngineSource:
 
     async def living(self, request_id: str) -> Living | None:
         data = (await self._ask(encode(FeedQuery(request_id=request_id)))).get("")
-        shown = None if data is None else _read(data)
+        shown = None if data is None else decode_answer(data)
         return None if shown is None else shown.living
 
 
@@ -105,7 +104,7 @@ class RemoteEnginesSource:
         answers, counts = await asyncio.gather(self._ask(asked), self._counts() if due else _nothing())
         found: list[Hello | Frame] = [] if counts is None else [counts]
         for name, data in answers.items():
-            if (shown := await asyncio.to_thread(partial(_read, data))) is not None:
+            if (shown := await asyncio.to_thread(partial(decode_answer, data))) is not None:
                 found += self._taken(name, shown)
         for name in self._known.keys() - answers.keys():
             del self._known[name]
@@ -118,7 +117,7 @@ class RemoteEnginesSource:
 
     async def living(self, request_id: str) -> Living | None:
         for data in (await self._ask(encode(FeedQuery(request_id=request_id)))).values():
-            shown = _read(data)
+            shown = decode_answer(data)
             if shown is not None and shown.living is not None:
                 return shown.living
         return None
@@ -164,14 +163,6 @@ class RemoteEnginesSource:
 
 async def _nothing() -> None:
     return None
-
-
-def _read(data: bytes) -> FeedAnswer | None:
-    """Return the answer; None where an engine of another version sends one that is not understood."""
-    try:
-        return decode_answer(data)
-    except (msgspec.MsgspecError, ValueError):
-        return None
 
 
 class _Counts:
