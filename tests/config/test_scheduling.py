@@ -20,7 +20,7 @@ from inflight.core.estimation.output_length import Oracle, Quantiles
 from inflight.core.estimation.prompt_tokens import PromptTokens
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.registry import POLICIES
-from inflight.core.queueing.admission import Load
+from inflight.core.queueing.admission import WorkAhead
 from inflight.core.queueing.waiting_queue import WaitingQueue
 from inflight.core.request_timings import StepTime
 from inflight.core.strategies import StepView, StrategyContext
@@ -253,7 +253,7 @@ def test_the_limit_of_the_queue_is_the_one_in_force(settings: dict[str, Any], mo
     chosen = SchedulingSettings.of(**settings)
     assert chosen.max_queued == most
     if most is not None:
-        full, load = Backlog(), Load(most, 0, [], [], 0, 1, 1, 0.0)
+        full, load = Backlog(), WorkAhead(most, 0, [], [], 0, 1, 1, 0.0)
         full.add("a tenant", most, 0)
         with pytest.raises(RequestRefused, match=f"at most {most} may"):
             make_admission(chosen, LatencyModel()).check(request(), [full], lambda: load)

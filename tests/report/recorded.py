@@ -16,7 +16,7 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.config import SchedulerConfig
-from inflight.core.scheduling.running import Mode
+from inflight.core.scheduling.running import PreemptionMode
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Strategy
 from inflight.core.strategies.chunked import Chunked
@@ -47,7 +47,7 @@ class Engine:
     num_blocks: int = 64
     max_rows: int = 6
     host_blocks: int = 0
-    preemption: Mode = "recompute"
+    preemption: PreemptionMode = "recompute"
     prefix_caching: bool = True
     depth: int = 1
     settings: dict[str, Any] = field(default_factory=dict)
@@ -138,7 +138,7 @@ def engine_of(run: Run) -> EngineRun:
     return run.engine
 
 
-def short_of_blocks(folder: Path, preemption: Mode = "recompute", host_blocks: int = 0) -> Run:
+def short_of_blocks(folder: Path, preemption: PreemptionMode = "recompute", host_blocks: int = 0) -> Run:
     """Sequences that outgrow the blocks there are, and share the beginnings of their prompts."""
     engine = Engine(Chunked(64), num_blocks=20, preemption=preemption, host_blocks=host_blocks)
     return engine.run(folder, workload(40, 0.05, prefix=48, tenants=("anna", "bob", "cleo")))
