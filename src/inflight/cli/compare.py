@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inflight.bench.offering import Load, Offer, span_of
+from inflight.bench.offering import REQUESTS, Load, Offer, span_of
 from inflight.bench.run import Warmup
 from inflight.cli.bench_options import (
     LoadOptions,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from inflight.cli.comparison_targets import ComparisonTarget
 
 SHARE = 0.7
+SHARE_SECONDS = 5.0  # of that load, or as long as REQUESTS take: eighteen runs of it are a minute and a half
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,9 @@ class RoundOptions:
     concurrencies: str | None = setting(
         None, "A closed loop of each of these sizes.", flags=("--concurrency",), metavar="A,B,…"
     )
-    requests: int | None = setting(None, "Requests of each run.  [default: 64]", bound=at_least(1))
+    requests: int | None = setting(
+        None, "Requests of each run.  [default: 64; at a rate those of 30 s]", bound=at_least(1)
+    )
     duration: float | None = setting(None, "Seconds in which requests are sent.")
     repeats: int = setting(3, "Rounds through all settings at each load.", bound=at_least(1))
     warmup: str = setting("10%", "Not counted: 20 (requests), 5s or 10%.")
@@ -120,7 +124,7 @@ def command(
     Options that are given outside of --setting and --serve hold for all of them. An engine of --setting runs in this
     process, a server of --serve is called over HTTP, as clients would: compare one kind with itself. Without any of
     them, and without --server, common batching strategies are compared. Without --rate, --concurrency and --trace, all
-    requests arrive at once, and then as Poisson arrivals at 0.7 of the fastest throughput.
+    requests arrive at once, and then as Poisson arrivals at 0.7 of the fastest throughput, for 5 s or longer.
 
     Figures and diagnosis go to standard output; the others are compared with the first setting.
     """
@@ -220,6 +224,13 @@ def _loads(offer: Offer, points: Sequence[Load]) -> list[tuple[str, Workload]]:
     return [("at once", replace(offer, arrivals=AtOnce()).workload())]
 
 
+def _briefly(offer: Offer, point: Load) -> Offer:
+    """Return the offer with fewer requests than a rate has by default, unless it says how many."""
+    if offer.requests is not None or offer.duration_s is not None:
+        return offer
+    return replace(offer, requests=max(REQUESTS, math.ceil(point.value * SHARE_SECONDS)))
+
+
 def _compare(
     targets: list[ComparisonTarget],
     offer: Offer,
@@ -252,7 +263,7 @@ def _compare(
             comparison.run(name, workload, repeats)
         point = Load("rate", SHARE * comparison.fastest())
         if at_once and not interrupt.wanted and point.value > 0:
-            comparison.run(str(point), offer.workload(point), repeats)
+            comparison.run(str(point), _briefly(offer, point).workload(point), repeats)
     finally:
         progress.close()
     settings = [one for one in comparison.settings if one.runs]
