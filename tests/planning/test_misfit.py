@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from inflight.metrics.slo import parse_slos
 from inflight.models.known import read_model
 from inflight.planning.machine import Hardware
-from inflight.planning.misfit import NEAREST, does_not_fit
+from inflight.planning.misfit import NEAREST, does_not_fit, unfit_comparison
 from inflight.planning.parallelisms import machines_for
+from inflight.planning.plan import Plan, PlanError, as_text, plan
+from inflight.planning.sizing import LayoutQuestion, Question
 from inflight.simulate.hardware import find_gpu
+
+from .builders import drawn, machine
 
 LONGEST = 4000
 
@@ -44,3 +50,27 @@ def test_the_nearest_of_many_layouts_are_named() -> None:
 )
 def test_only_formats_of_fewer_bits_are_advised(formats: dict[str, Any], advice: str) -> None:
     assert refusal("llama-3.1-405b", "rtx-3090", **formats).endswith(advice)
+
+
+def test_comparisons_that_have_no_meaning_for_a_model_are_refused_before_anything_is_simulated() -> None:
+    hardware = Hardware(model=replace(read_model("qwen3-embedding-0.6b"), head=None), gpu=find_gpu("l4"))
+    vectors, states = hardware.machine(1, 1000.0), machine(state_snapshots=4)
+    assert not unfit_comparison([machine()], drafts=True, layouts=True)
+    assert "answers with vectors, which have none" in unfit_comparison([vectors], drafts=True, layouts=False)
+    assert "cannot be taken back" in unfit_comparison([states], drafts=True, layouts=False)
+    assert not unfit_comparison([vectors, states], drafts=False, layouts=False)
+    with pytest.raises(PlanError, match="--compare-layouts is about prompts beside answers in progress"):
+        plan(Question(machines=[vectors], demand=drawn(), layouts=LayoutQuestion(lambda machine: None)))
+
+
+def test_a_plan_of_vectors_speaks_of_no_answers_in_progress() -> None:
+    """A decoder whose vectors are asked for decodes nothing, and no stream waits for a chunk."""
+    hardware = Hardware(model=replace(read_model("qwen3-embedding-0.6b"), head=None), gpu=find_gpu("l4"))
+    demand = drawn(2000.0, "lognormal:180:700", "1")
+    asked = Question(machines=[hardware.machine(1, 1000.0)], demand=demand, slos=parse_slos(["ttft=200(p90)"]))
+    found = plan(asked)
+    assert isinstance(found, Plan)
+    said = as_text(found)
+    for unfit in ("running streams", "decode attention", "decodes", "prompts", "disaggregated"):
+        assert unfit not in said, unfit
+    assert "a text that is longer than what a step has left" in said

@@ -50,7 +50,7 @@ def bottleneck(candidate: Candidate, trial: Trial, traffic: Traffic) -> Bottlene
     if full:
         sentences.append(sentence("full_kv", holds=kv_rows, context=traffic.mean_context, rows=rows))
     if shares:
-        sentences.append(_where_time_goes(limit, trial, shares, candidate.machine.is_encoder_only))
+        sentences.append(_where_time_goes(limit, trial, shares, candidate.machine.is_pooled))
     front_end = front_end_costs(candidate.machine.engine)
     if front_end is not None and missed is not None and missed.rate * front_end.request > BUSY:
         sentences.append(sentence("full_front_end", engine=front_end, rate=missed.rate))
@@ -76,8 +76,8 @@ def _relief(bound: str, candidate: Candidate) -> str:
         return ""
     lower: list[Precision] = ["fp8", "int8"] if model.weights == "bf16" else []
     units = [name for name in lower if model.gpu.computes(name)]
-    whole = machine.is_encoder_only
-    return sentence("relief", bound=bound, lower=lower, units=units, kv=model.kv, whole=whole, unit=machine.unit)
+    about = {"kv": model.kv, "whole": machine.is_encoder_only, "pooled": machine.is_pooled, "unit": machine.unit}
+    return sentence("relief", bound=bound, lower=lower, units=units, **about)
 
 
 def _missed_first(candidate: Candidate, missed: Trial, traffic: Traffic) -> str:
@@ -99,7 +99,7 @@ def _never_missed(candidate: Candidate) -> list[str]:
     return [sentence("never_missed", rate=met.rate, is_most=met.rate > NEAR * ceiling(candidate))]
 
 
-def _where_time_goes(limit: Trial, trial: Trial, shares: dict[str, float], whole: bool) -> str:
+def _where_time_goes(limit: Trial, trial: Trial, shares: dict[str, float], pooled: bool) -> str:
     parts = []
     for bound in sorted(shares, key=lambda bound: -shares[bound]):
         if shares[bound] < SMALL:
@@ -107,7 +107,7 @@ def _where_time_goes(limit: Trial, trial: Trial, shares: dict[str, float], whole
         of_bound = {kind: share for (kind, by), share in limit.spent.by_kind.items() if by == bound}
         kinds = [kind for kind in of_bound if of_bound[kind] > RARE * shares[bound]]
         named = sorted(kinds, key=lambda kind: -of_bound[kind]) if bound in ("compute", "bandwidth") else []
-        if whole:  # no token is decoded: a text's keys and values are written and read at once
+        if pooled:  # no token is decoded: a text's keys and values are written and read at once
             named = list(dict.fromkeys("attention" if kind.endswith("attention") else kind for kind in named))
         parts.append((bound, shares[bound], named))
     return sentence("step_time", limit=limit, planned=trial, parts=parts)

@@ -1,4 +1,5 @@
-"""Machines of which none holds a model and its longest request: the nearest ones, and what would make room."""
+"""Misfits of a model: machines of which none holds it and its longest request, with the nearest ones and the ways to
+make room, and comparisons that have no meaning for it."""
 
 from __future__ import annotations
 
@@ -19,6 +20,21 @@ def does_not_fit(machines: Sequence[Machine], longest: int) -> str:
     nearest = sorted(machines, key=_nearness)[:NEAREST]
     values = {"count": len(machines), "machines": nearest, "longest": longest}
     return sentence("does_not_fit", **values, remedies=_remedies(nearest[0]))
+
+
+def unfit_comparison(machines: Sequence[Machine], *, drafts: bool, layouts: bool) -> str:
+    """Return why a comparison that is asked for has no meaning for the model; "" where each has one.
+
+    Args:
+        machines: Of the model.
+        drafts, layouts: Whether speculation is tried, and layouts are compared.
+    """
+    pooled = all(one.is_pooled for one in machines)
+    if drafts and pooled:
+        return sentence("no_drafts_of_vectors")
+    if drafts and any(one.state_snapshots for one in machines):
+        return sentence("no_drafts_with_states")
+    return sentence("no_layouts_of_vectors") if layouts and pooled else ""
 
 
 def _nearness(machine: Machine) -> tuple[float, float, int]:

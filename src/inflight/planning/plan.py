@@ -19,7 +19,7 @@ from inflight.planning.infeasible import Infeasible
 from inflight.planning.layouts import LayoutOutlook
 from inflight.planning.limits import LimitCost
 from inflight.planning.load import expected_load, measured_load, too_few_gpus
-from inflight.planning.misfit import does_not_fit
+from inflight.planning.misfit import does_not_fit, unfit_comparison
 from inflight.planning.mixture import Mixed
 from inflight.planning.planned_load import PlannedLoad, planned_replicas
 from inflight.planning.ranking import RankedPlan, rank, ranked, ranked_on
@@ -179,8 +179,13 @@ def plan(
         cache: Trials that were run before.
 
     Raises:
-        PlanError: the model and the longest request fit on none of the machines.
+        PlanError: the model and the longest request fit on none of the machines, or what is to be compared has no
+            meaning for the model.
     """
+    if unfit := unfit_comparison(
+        question.machines, drafts=question.drafts is not None, layouts=question.layouts is not None
+    ):
+        raise PlanError(unfit)
     question, traffic, found = _expected(question)
     runner = TrialRunner(question, traffic, cache)
     stages = Stages({**{_search_of(one): SEARCH for one in found[: sizing.SIMULATED]}, PLANNED: 2.0}, progress)

@@ -77,7 +77,9 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides
     step = full_step(machine.model, traffic, min(rows, steady.rows), budget)
     reasons = {
         "early-end-tokens": sentence("why_early_end", on_gpu=machine.on_gpu),
-        "strategy": sentence("why_strategy", strategy=overrides.strategy, whole=machine.is_encoder_only),
+        "strategy": sentence(
+            "why_strategy", strategy=overrides.strategy, whole=machine.is_encoder_only, pooled=machine.is_pooled
+        ),
         "policy": sentence("why_policy", policy=overrides.policy),
         "max-num-seqs": sentence(
             "why_rows", bound=bound, context=traffic.mean_context, running=steady.rows, kv_rows=kv_rows

@@ -87,9 +87,6 @@ def refine(
         workers: Processes at once; the result does not depend on them.
         progress: Called when a job ends.
         seconds_per_trial: Of a usual trial so far; None: not known.
-
-    Raises:
-        PlanError: speculation is asked for, and the model cannot take drafts back.
     """
     made = _jobs(runner, best, replicas, rivals, strategies)
     stages = Stages(made.work, progress, at_once=workers, seconds_per_trial=seconds_per_trial)
@@ -163,11 +160,6 @@ def _jobs(runner: TrialRunner, best: Candidate, replicas: int, rivals: Rivals, s
     for name in ROUTERS if outlook.compares_routers(runner, best) else ():
         jobs.add(_router(name), ROUTER, outlook.router_need, runner, best, name)
     if question.drafts is not None:
-        if best.machine.state_snapshots:
-            raise PlanError(
-                "--speculation-acceptance tries drafts, but this model's layers keep a recurrent state, which cannot "
-                "be taken back behind rejected drafts; leave it out."
-            )
         jobs.add(_SPECULATION, DRAFTS, outlook.try_speculation, runner, best, replicas, question.drafts)
     if question.layouts is not None:
         jobs.add(_LAYOUTS, LAYOUTS, _layouts, runner, best)
