@@ -142,7 +142,7 @@ def _cores(usable: tuple[int, ...], system: Path) -> tuple[tuple[int, ...], ...]
 
 
 def _nodes(usable: tuple[int, ...], system: Path) -> tuple[tuple[int, ...], ...]:
-    """By the first CPU of each. CPUs of which no node is known stand at the first."""
+    """Return the CPUs of each node, by the first CPU of each. CPUs without a known node are of the first."""
     nodes: list[tuple[int, ...]] = []
     for folder in sorted(system.glob("devices/system/node/node[0-9]*")):
         try:

@@ -156,7 +156,7 @@ class KVConnectors:
 
     @property
     def export_identity(self) -> Fingerprint | None:
-        """By which blocks of prompts are exported to peers; None: they are not."""
+        """Return the fingerprint for the hashes of blocks that are exported to peers; None: none are."""
         peers = self._settings.peers
         gives = peers is not None and peers.options.is_producer
         return self._identity.fingerprint if gives and self._identity is not None else None

@@ -51,7 +51,7 @@ class ComputedModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KernelModel:
-    """By a backend's kernels."""
+    """A model that a backend's kernels compute."""
 
     spec: ModelSpec
     files: Path | GGUFModel  # a folder or a GGUF file

@@ -191,7 +191,7 @@ class Packer:
         up: tuple[str, tuple[int, int]],
         biases: Sequence[tuple[str, int]] = (),
     ) -> GateUp:
-        """biases: of gate and of up, or none."""
+        """Pack gate and up projections. biases: of gate and of up, or none."""
         bias = np.stack([self.array(name, length) for name, length in biases]) if biases else None
         packed = self._backend.pack_gate_up(
             self._source.matrix(*gate), self._source.matrix(*up), self._layers, self._group_size, bias
@@ -201,7 +201,7 @@ class Packer:
         return packed
 
     def plain(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
-        """As `linear`, of one that is never quantized."""
+        """Pack a matrix as `linear` does, but never quantize it."""
         return self._linear(parts, biases, "act")
 
     def experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing, gating: Gating) -> Experts:

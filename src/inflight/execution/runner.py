@@ -141,13 +141,14 @@ class ModelRunner:
             self._drafting.capture_ahead(seconds)
 
     def pauses(self, between: Callable[[], None]) -> None:
-        """From now on called between two layers of each pass of the model, on a decoder that can; on others, such as
-        one whose passes are captured, steps are not interrupted."""
+        """Call `between` from now on between two layers of each pass of the model, on a decoder that can; on others,
+        such as one whose passes are captured, steps are not interrupted."""
         if (pause := getattr(self._decoder, "pauses", None)) is not None:
             pause(between)
 
     def is_lost(self, fault: Exception) -> bool:
-        """By this fault of a step, or before: then slots and blocks are out of reach, too."""
+        """Return whether the device is lost, by this fault of a step or before: slots and blocks are out of reach
+        then."""
         if self.lost is None and not is_out_of_memory(fault) and (why := self._backend.failure()) is not None:
             self.lost = device_lost_message(why)
         return self.lost is not None
@@ -373,7 +374,7 @@ class InFlight:
         )
 
     def _in_order(self, yielded: Iterable[Y]) -> tuple[Y, ...]:
-        """As the plan has its chunks."""
+        """Return results in the order of the plan's chunks."""
         if not self.reordered:
             return tuple(yielded)
         place = {chunk.sequence_id: place for place, chunk in enumerate(self.plan.chunks)}

@@ -147,7 +147,7 @@ class StepTrace:
 
     @property
     def ceiling_seconds(self) -> float:
-        """The operations' together."""
+        """Return the sum of the operations' ceilings."""
         return sum(one.ceiling_seconds for one in self.operations)
 
 

@@ -78,7 +78,7 @@ def read_eagle3(folder: Path, model: ModelSpec) -> Eagle3Spec:
 
 
 def _refuse_others(fields: Fields, model: ModelSpec, folder: Path) -> None:
-    """Heads of other models, and of other arithmetic."""
+    """Raise ModelError for a head of another model, or with other arithmetic."""
     width = fields.size("target_hidden_size", fields.size("hidden_size"))
     for what, own, needed in (
         ("reads hidden states of a width of", width, model.hidden_size),
@@ -97,8 +97,8 @@ def _refuse_others(fields: Fields, model: ModelSpec, folder: Path) -> None:
 
 
 def _taps(fields: Fields, layers: int, path: Path) -> tuple[int, ...]:
-    """As the authors of EAGLE-3 chose them, behind 2, half and all but 3 of the layers; or as `eagle_config` says, by
-    the layers whose output they are."""
+    """Return the layers whose output is read: behind 2, half and all but 3 of the layers, as the authors of EAGLE-3
+    chose them, or as `eagle_config` says."""
     if fields.raw("eagle_aux_hidden_state_layer_ids") is not None:
         raise ModelError(
             f"{path} sets eagle_aux_hidden_state_layer_ids outside of eagle_config, where some count layers by what "

@@ -76,7 +76,7 @@ class Fields:
         return self._data.get(key) is not None
 
     def raw(self, key: str) -> Any:
-        """As it is given; the default where it is left out."""
+        """Return a field as it is given; its default where it is left out."""
         return self._data[key] if key in self._data else self._defaults.get(key)
 
     @property
@@ -170,7 +170,7 @@ class Fields:
         return types
 
     def token_ids(self, key: str) -> tuple[int, ...]:
-        """One id, several, or none."""
+        """Return the token ids of a field that holds one, several, or none."""
         value = self.raw(key)
         values = value if isinstance(value, list) else [] if value is None else [value]
         if any(isinstance(item, bool) or not isinstance(item, int) for item in values):

@@ -55,7 +55,7 @@ class LoraConfig(Struct, frozen=True):
     base: str | None
 
     def factor(self, module: str, rank: int) -> float:
-        """By which B · A of a module counts."""
+        """Return the factor of a module's B · A."""
         alpha = next((one for pattern, one in self.alpha_of.items() if _matches(pattern, module)), self.alpha)
         return alpha / (math.sqrt(rank) if self.stabilized else rank)
 
@@ -119,5 +119,5 @@ def _number(path: Path, name: str, value: object) -> float:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """As PEFT has it: at the end of the name, behind a dot or from its beginning."""
+    """Return whether a module is meant, as PEFT has it: at the end of the name, behind a dot or from its beginning."""
     return re.match(rf"(.*\.)?({pattern})$", module) is not None

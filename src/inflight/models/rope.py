@@ -129,7 +129,7 @@ class _Numbers(Struct, frozen=True):
 
 
 def _rotated(given: Mapping[str, Any], data: Mapping[str, Any], head_dim: int, may_be_partial: bool) -> int:
-    """Values of a head that are rotated."""
+    """Return how many values of a head are rotated."""
     partial = given.get("partial_rotary_factor") or data.get("partial_rotary_factor") or 1.0
     if partial == 1:
         return head_dim

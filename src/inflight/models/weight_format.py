@@ -34,7 +34,7 @@ _LAYOUT_FIELDS = {"awq": ("version", "format", "checkpoint_format"), "gptq": ("c
 
 
 def weight_format(data: Mapping[str, Any]) -> WeightFormat | None:
-    """None of a checkpoint that is not quantized. Raises ModelError where the field is none that can be read."""
+    """Return how a checkpoint is quantized; None: it is not. Raises ModelError where the field cannot be read."""
     given = data.get("quantization_config") or data.get("compression_config")
     if not given:
         return None

@@ -44,7 +44,7 @@ def log_call(ended: Ended, refused: Callable[[str], None]) -> None:
 
 
 def _served(line: RequestLine, generation: Generation) -> RequestLine:
-    """With what came of it. With several prompts: the longest wait, the earliest token."""
+    """Return the line with what came of its call. With several prompts: the longest wait, the earliest token."""
     collectors = generation.response.collectors
     finishes = [finish for one in collectors for finish in one.finishes if finish is not None]
     timings = [one.timings for one in collectors if one.timings is not None]

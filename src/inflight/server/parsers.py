@@ -14,8 +14,8 @@ from inflight.text import Tokenizer
 def parsers_of(
     encoder: PromptEncoder, tokenizer: Tokenizer | None, asked: ParserNames, family: str | None = None
 ) -> ParserChoice | None:
-    """None where nothing of its answers is known. family: of the model, where `asked` leaves something open. Raises
-    ParserError."""
+    """Choose a model's parsers; None where nothing of its answers is known. family: of the model, where `asked` leaves
+    something open. Raises ParserError."""
     if tokenizer is None or not encoder.can_chat:
         return None
     ids = {token.content: tokenizer.token_to_id(token.content) for token in tokenizer.added_tokens}

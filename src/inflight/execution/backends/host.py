@@ -145,7 +145,7 @@ class HostDevice:
 
 
 class HostBackend(HostDevice, ABC, Generic[P]):
-    """P: its passes."""
+    """A backend in the host's memory. P: its passes."""
 
     dtype: DType
 

@@ -262,8 +262,8 @@ def _columns_of_blocks(matrix: BlockMatrix, chosen: slice) -> BlockMatrix:
 
 
 def in_order(matrix: Matrix) -> Matrix:
-    """One whose inputs are out of order in int8, by the rule of `int8.py`: for tables, whose rows are looked up, and
-    for two that are held in one way and have two orders."""
+    """Return a matrix with its inputs in order; a reordered one is converted to int8, by the rule of `int8.py`. For
+    tables, whose rows are looked up, and for pairs that are held alike and have two orders."""
     return in_int8(matrix) if isinstance(matrix, ReorderedMatrix) else matrix
 
 

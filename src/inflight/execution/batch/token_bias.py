@@ -61,7 +61,7 @@ class TokenBias:
 
 
 def token_bias(new: NewRequest, vocab_size: int) -> TokenBias | None:
-    """None where nothing is ever added, and everything may be drawn."""
+    """Return a request's bias of logits; None where nothing is ever added, and every token may be drawn."""
     params = new.params
     banned = new.banned_token_ids or new.bad_token_ids
     if not (params.logit_bias or params.allowed_token_ids is not None or banned or new.forced_token_ids):

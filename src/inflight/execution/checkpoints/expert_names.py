@@ -57,18 +57,18 @@ class ExpertNames:
         return name in self._source or self._place(name, ()) is not None
 
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
-        """As of the source. Raises ModelError, of a name that is nowhere by that name."""
+        """Return a tensor, wherever it lies. Raises ModelError, which has the name that was asked for."""
         place = None if name in self._source else self._place(name, tuple(shape))
         if place is None:
             return self._source.tensor(name, shape)
         return place.cut(self._source.tensor(place.name, place.shape))
 
     def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Rows]:
-        """As of the source, of what is no expert's."""
+        """Return the pieces of a matrix that no expert has, as the source does."""
         return self._source.pieces(name, shape)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
-        """As of the source; of a stack plain numbers."""
+        """Return a matrix, wherever it lies; plain numbers where it is cut of a stack."""
         place = None if name in self._source else self._place(name, shape)
         if place is None:
             return self._source.matrix(name, shape)
@@ -81,7 +81,7 @@ class ExpertNames:
         self._source.release(name if place is None else place.name)
 
     def _place(self, name: str, shape: tuple[int, ...]) -> _Place | None:
-        """Where else it is; shape: of what is wanted, or () where only the place's name is."""
+        """Return where else a tensor lies. shape: of the tensor; (): the place's name alone is wanted."""
         found = _ROUTED.fullmatch(name)
         if found is None:
             return None

@@ -65,7 +65,7 @@ class FamilyTensors:
         return part
 
     def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Rows]:
-        """As of the source, of what is whole and in order there."""
+        """Return the pieces of a matrix that the source has whole and in order."""
         return self._source.pieces(self.stored(name), shape)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:

@@ -57,7 +57,7 @@ class TokenInputTable(Struct, frozen=True):
 
 
 class TokenInputWeights(Struct, frozen=True):
-    """One layer's."""
+    """Weights of one layer's token input."""
 
     spec: TokenInput
     layer: int

@@ -37,7 +37,7 @@ SHRINKAGE = 0.03  # of slopes towards zero
 
 class Hazards:
     def __init__(self, features: int, seed: int = 0):
-        """features: Numbers in x."""
+        """Begin without evidence. features: numbers in x."""
         self._intercepts = np.zeros(BINS)
         self._slopes = np.zeros(features, np.float32)
         self._intercept_squares, self._slope_squares = np.full(BINS, 1e-6), np.full(features, 1e-6, np.float32)

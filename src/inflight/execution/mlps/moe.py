@@ -115,7 +115,7 @@ class SeparateNorms(Struct, frozen=True):
 
 
 def _experts(packer: Packer, spec: MoE, at: str) -> Experts:
-    """One after the other, so that of a checkpoint's experts one is in memory at a time."""
+    """Pack the experts one after the other, so that one of the checkpoint's is in memory at a time."""
     hidden = packer.model.hidden_size
     inward, outward = (spec.width, hidden), (hidden, spec.width)
     gate_up, down = [], []

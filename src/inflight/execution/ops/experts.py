@@ -52,7 +52,7 @@ def route(logits: Array, routing: Routing) -> tuple[Array, Array]:
 
 
 def _sparsely_mixed(logits: Array, routing: Routing) -> tuple[Array, Array]:
-    """One expert after the other, weighed among those left whose logits are near its own."""
+    """Choose one expert after the other, each weighed among those left whose logits are near its own."""
     picked = _largest(np.where(np.isnan(logits), np.float32(-np.inf), logits), routing.top_k)
     left, weights = logits.copy(), np.empty(routing.top_k, np.float32)
     for rank, expert in enumerate(picked):

@@ -24,7 +24,7 @@ def linear(on: NumpyPass, x: Activation, weight: Linear, out: Activation) -> Non
 
 @operation()
 def linear_residual(on: NumpyPass, x: Activation, weight: Linear, out: Activation) -> None:
-    """As `linear`, added to `out` (the residual stream)."""
+    """Add a product, as `linear` has it, to `out` (the residual stream)."""
     out.written[:] += _sums(on, x, weight)
 
 

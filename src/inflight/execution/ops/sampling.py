@@ -79,7 +79,7 @@ def _penalised(logits: Array, batch: SamplingBatch, row: int) -> Array:
 
 
 def _draw(logits: Array, batch: SamplingBatch, row: int) -> int:
-    """One token by the settings of a row. A largest logit that is not finite leaves nothing to draw: it is taken."""
+    """Draw a token by a row's settings. A largest logit that is not finite leaves nothing to draw: it is taken."""
     greedy = int(np.argmax(logits))
     temperature = np.float32(batch.temperature[row])
     if not temperature > 0:

@@ -135,7 +135,7 @@ class ShardedTensors:
         return name in self._source
 
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
-        """As of the source. The bias of a sum is the first device's; on others it is 0."""
+        """Return this device's part of a tensor. The bias of a sum is the first device's; on others it is 0."""
         cut = self._shard.cut_of(name)
         if cut is None or cut.along == "sum":
             whole = self._source.tensor(name, shape)
@@ -144,7 +144,8 @@ class ShardedTensors:
         return part
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
-        """As of the source. Raises ModelError, too, where a cut would fall into a group that cannot be divided."""
+        """Return this device's part of a matrix. Raises ModelError, too, where a cut would fall into a group that
+        cannot be divided."""
         cut, (rows, columns) = self._shard.cut_of(name), shape
         if cut is None:
             return self._source.matrix(name, shape)

@@ -19,7 +19,8 @@ def layers(fields: Fields) -> list[LayerSpec]:
 
 
 def _slides(fields: Fields, index: int) -> bool:
-    """By `sliding_window_pattern`, where no `layer_types` says it: all but every n-th, or those that an L marks."""
+    """Return whether a layer slides, by `sliding_window_pattern` (where there is no `layer_types`): all but every n-th,
+    or those that an L marks."""
     pattern = fields.raw("sliding_window_pattern")
     if isinstance(pattern, str) and pattern and not set(pattern) - {"L", "G"}:
         return pattern[index % len(pattern)] == "L"

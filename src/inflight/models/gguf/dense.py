@@ -26,7 +26,7 @@ def llama(keys: Keys) -> Config:
 
 
 def biased(keys: Keys) -> Config:
-    """Whose queries, keys and values may have biases."""
+    """Return the setting of families whose queries, keys and values may have biases."""
     return {"attention_bias": keys.has("blk.0.attn_q.bias")}
 
 

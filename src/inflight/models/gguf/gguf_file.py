@@ -156,7 +156,7 @@ class _Reader:
         return Value(kind, begin, count)
 
     def _skip_strings(self, key: str, count: int) -> array[int]:
-        """Where each of them ends."""
+        """Skip strings; return where each of them ends."""
         self._strings += count
         if self._strings > _MAX_STRINGS or self._at + 8 * count > self._size:
             raise self._damaged(f"{shown(key)} claims {count:,} texts in a file of {self._size:,} bytes")

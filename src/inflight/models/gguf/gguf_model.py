@@ -54,7 +54,7 @@ class GGUFModel:
         return found
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """None where there is no such tensor."""
+        """Return a tensor's shape; None where there is no such tensor."""
         return self.tensors[name][1].shape if name in self.tensors else None
 
     def floats(self, name: str) -> list[float] | None:

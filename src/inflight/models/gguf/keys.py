@@ -38,7 +38,7 @@ class Keys:
         return found
 
     def number(self, key: str) -> float | None:
-        """As Python has it: the file's 32 bits, in the fewest digits that mean them (0.00001, not 0.0000099999997)."""
+        """Return a number: the file's 32 bits in the fewest digits that mean them (0.00001, not 0.0000099999997)."""
         found = self._metadata.number(f"{self.architecture}.{key}")
         return found if found is None or not math.isfinite(found) else float(f"{found:.7g}")
 
@@ -96,7 +96,7 @@ class Keys:
 
 
 def layer_types(keys: Keys, period: int) -> list[str]:
-    """By the file's list, where it has one; else each `period`-th layer sees all."""
+    """Return each layer's type, by the file's list where it has one; else each `period`-th layer sees all."""
     name = f"{keys.architecture}.attention.sliding_window_pattern"
     if keys.model.metadata.is_array(name):
         windows = [bool(one) for one in keys.by_layer("attention.sliding_window_pattern")]

@@ -98,7 +98,7 @@ class Metadata:
         return [str(data[begin + 8 : end], "utf-8", "replace") for begin, end in zip(begins, value.ends, strict=False)]
 
     def text_of(self, key: str, index: int) -> str:
-        """One string of such an array."""
+        """Return one string of an array of strings."""
         ends = self._texts(key).ends
         begin = ends[index - 1] if index else self._values[key].begin
         return str(self._data[begin + 8 : ends[index]], "utf-8", "replace")
@@ -119,7 +119,7 @@ class Metadata:
         return self._data, value.begin, value.ends
 
     def int32s(self, key: str) -> array[int]:
-        """As `numbers`, of numbers of 32 bits."""
+        """Return an array of 32-bit numbers, as `numbers` does."""
         found = array("i")
         if key in self and (value := self._array(key)).kind == _INT32 and sys.byteorder == "little":
             found.frombytes(self._data[value.begin : value.begin + 4 * (value.count or 0)])

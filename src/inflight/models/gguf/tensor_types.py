@@ -84,5 +84,5 @@ _TYPES = {
 
 
 def tensor_type(number: int) -> TensorType | None:
-    """None for a number that no type has, or none any more."""
+    """Return the type of a number; None for a number that no type has, or none any more."""
     return _TYPES.get(number)

@@ -36,7 +36,7 @@ _OPTIONS = ("disable_fallback", "disable_any_whitespace", "disable_additional_pr
 
 
 def grammar_of(body: GenerationSettings) -> Grammar | None:
-    """None where any text will do. Raises ApiError."""
+    """Return the grammar that a body asks for; None where any text will do. Raises ApiError."""
     found: dict[str, Grammar] = {}
     for name in FORM_FIELDS:
         value = getattr(body, name)

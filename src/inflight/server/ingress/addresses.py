@@ -13,7 +13,8 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @lru_cache(maxsize=4096)
 def address_key(host: str) -> str:
-    """By what an address is counted. One machine commonly has a whole /64 of IPv6; what is no address is one client."""
+    """Return the key by which an address is counted. One machine commonly has a whole /64 of IPv6; all that is no
+    address is one client."""
     try:
         address = ipaddress.ip_address(host[:64])
     except ValueError:

@@ -143,7 +143,7 @@ def _one_line(text: str) -> str:
 
 # -- connections -----------------------------------------------------------------------------------------------------
 def _connected(path: Path, mode: str) -> sqlite3.Connection:
-    """mode: ro or rw."""
+    """Connect to the database. mode: ro or rw."""
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_SECONDS)
     connection.row_factory = sqlite3.Row
@@ -263,7 +263,7 @@ class Database:
             outcome.set_result(result) if failure is None else outcome.set_exception(failure)
 
     def _write_with_reserve(self, work: Work[T]) -> T:
-        """In one piece, so that no other write of this process takes the room."""
+        """Write with the reserve's room, in one piece, so that no other write of this process takes that room."""
         try:
             return self._transact("BEGIN IMMEDIATE", work)
         except StorageError as error:

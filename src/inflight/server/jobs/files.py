@@ -391,7 +391,7 @@ def no_file(file_id: object, param: str | None = None) -> ApiError:
 
 
 def _delete(ids: Sequence[str], connection: sqlite3.Connection) -> None:
-    """Rows of files that are not stored."""
+    """Delete the rows of those of these files that are not stored."""
     query = "DELETE FROM files WHERE id = ? AND state != 'stored'"
     connection.executemany(query, [(one,) for one in ids])
 

@@ -104,7 +104,7 @@ class JobInput:
             return bad
 
     async def _read(self, read: Callable[[BufferedReader], T], *, checked: bool = True) -> T:
-        """In a thread, with the file open no longer than that, so that any number of jobs may wait."""
+        """Read in a thread, with the file open no longer than that, so that any number of jobs may wait."""
 
         def once() -> T:
             with self._files.opened(self._file, checked=checked) as file, storage_errors():

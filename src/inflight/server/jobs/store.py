@@ -137,7 +137,7 @@ class Jobs:
     async def create(
         self, tenant: Tenant, *, input_file_id: str, endpoint: str, window: str, metadata: dict[str, str] | None
     ) -> Job:
-        """On return the job survives the process."""
+        """Create a job; on return it survives the process."""
         created, seconds = int(self._now()), window_seconds(window)
         job_id = f"batch_{secrets.token_hex(16)}"
 
@@ -302,7 +302,8 @@ class Jobs:
         return await self._database.write(work)
 
     async def keep(self, answer: LineAnswer) -> None:
-        """On return the answer is durable, and its job counts it. A line that has an answer keeps the one it has."""
+        """Store an answer; on return it is durable, and its job counts it. A line that has an answer keeps the one it
+        has."""
 
         def work(connection: sqlite3.Connection) -> None:
             query = "INSERT INTO answers (job, line, custom_id, status, payload) VALUES (?, ?, ?, ?, ?)"

@@ -230,7 +230,8 @@ class Worker:
             active.serving.cancel()
 
     async def _serve(self, active: _ActiveJob) -> None:
-        """Until every line has an answer, or the input cannot be read: lines that were read are answered first."""
+        """Answer lines until every line has an answer, or the input cannot be read: those that were read are answered
+        first."""
         if active.job.status == "validating":
             await self._validate(active)
         if active.job.status != "in_progress":  # it was cancelled in between

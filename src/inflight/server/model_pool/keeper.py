@@ -133,7 +133,8 @@ class ModelKeeper:
             self._loader.prepare()
 
     def _failed(self, name: str, why: str, fault: Exception | None = None) -> None:
-        """fault: a bug."""
+        """Report a model that could not be loaded, and refuse the calls that wait for it. fault: a bug, to be
+        logged."""
         log.error(f"The model {name!r} cannot be loaded: {why}", exc_info=fault)
         self._ended(name)
         self._residency.failed(name, why, time.monotonic())

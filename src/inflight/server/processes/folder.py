@@ -23,7 +23,7 @@ class FolderError(ValueError):
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[Path]:
-    """Raises FolderError."""
+    """Make a private folder of temporary files, and remove it at the end. Raises FolderError."""
     parent = Path(tempfile.gettempdir())
     if len(str(parent)) > MAX_PARENT:
         raise FolderError(
@@ -51,7 +51,7 @@ def remove(folder: Path) -> None:
 
 
 def _made(parent: Path) -> tuple[Path, int]:
-    """A folder and its lock."""
+    """Return a new folder and its lock."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         with contextlib.suppress(OSError):  # who starts in the same moment has taken it for one that was left
@@ -72,7 +72,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path) -> int:
-    """Raises OSError."""
+    """Lock a folder; return the lock's descriptor. Raises OSError where another process has it."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -262,7 +262,7 @@ class NativeBackend(HostBackend[NativePass]):
 
 
 def _laid_out(shape: KVShape) -> tuple[int, bool, list[tuple[int, int, int, int]]]:
-    """As the module takes it; a layer without a place has no heads."""
+    """Return a cache's shape as the compiled module takes it; a layer without a place has no heads."""
     layers = [one and (one.group, one.kv_heads, one.key_dim, one.value_dim) for one in shape.layers]
     return shape.block_size, shape.quantized, [one or (0, 0, 0, 0) for one in layers]
 

@@ -89,7 +89,7 @@ class Device(Protocol):
         blocks are not copied while passes compute."""
 
     def own_memory(self) -> DeviceMemory | None:
-        """None: it computes in the host's."""
+        """Return the device's memory; None: it computes in the host's."""
 
     def peak_bytes(self, run: Callable[[], None]) -> int:
         """Return how many bytes of the device's own memory `run` takes at its peak, beside those in use before."""
@@ -106,7 +106,7 @@ class Device(Protocol):
         discard what they hold, before the returned copy is done. Other copies keep their order."""
 
     def wait(self) -> None:
-        """For all that the device was asked for."""
+        """Wait for all work that the device was given."""
 
     def failure(self) -> str | None:
         """Asked when a step has failed: why the device computes nothing any more, in its own words; None where it does.
@@ -198,4 +198,4 @@ class Backend(Device, WeightPacking, Protocol):
         """Memory for up to `rows` rows; pages that no pass reaches are never touched."""
 
     def prepare(self, batch: InputBatch, kv_cache: KVCache, chunks: Sequence[Chunk]) -> ForwardPass:
-        """As of a device, with the operations of a model's layers."""
+        """Begin a pass as `Device.prepare` does, with the operations of a model's layers."""

@@ -87,8 +87,8 @@ class KVShape(Struct, frozen=True):
         return self.offsets(nbytes)
 
     def offsets(self, nbytes: Callable[[KVLayer], int]) -> tuple[list[int], int]:
-        """Where each layer begins in a block (0 for one without a place), and what a block takes. nbytes: of a layer's
-        place in a block, as the backend holds it."""
+        """Return where each layer begins in a block (0 for one without a place), and the bytes of a block. nbytes:
+        returns the bytes of a layer's place in a block, as the backend holds it."""
         ends, found = [0] * self.groups, []
         for layer in self.layers:
             found.append(0 if layer is None else ends[layer.group])

@@ -20,7 +20,7 @@ class Bucket(NamedTuple):
 
     @property
     def longest_chunk(self) -> int:
-        """None has more tokens."""
+        """Return the most tokens that a chunk has."""
         return 1 if self.one_each else self.tokens
 
 
@@ -60,14 +60,14 @@ def row_sizes(most: int) -> tuple[int, ...]:
 
 
 def token_sizes(most: int) -> tuple[int, ...]:
-    """As those of rows, but with fewer where there are many tokens."""
+    """Return sizes of passes in tokens: as `row_sizes`, but with fewer where there are many tokens."""
     beyond = range(_EXACT + _STEP, most, _STEP)
     return tuple(sorted({*row_sizes(min(most, _EXACT)), *beyond, most}))
 
 
 def filled_up(chunks: Sequence[Chunk], bucket: Bucket | None, row: int) -> Sequence[Chunk]:
-    """Behind them as many of one token of the padding row, each at position 0, as there are too few tokens, and as many
-    of none as there are too few chunks then."""
+    """Fill chunks up to a bucket: with chunks of one token of the padding row, at position 0, for missing tokens, then
+    with empty ones for missing chunks."""
     if bucket is None:
         return chunks
     padding = bucket.tokens - sum(chunk.length for chunk in chunks)

@@ -184,12 +184,12 @@ class CapturedDecoder(CapturedPasses):
 
     @property
     def weight_slices(self) -> Any:
-        """As of the decoder."""
+        """Return the decoder's `weight_slices`."""
         return self._decoder.weight_slices
 
     @property
     def uncaptured(self) -> CapturedPassDecoder:
-        """For a pass of which nothing may be kept."""
+        """Return the decoder itself, for a pass whose graph is not kept."""
         return self._decoder
 
     def pooled(self, batch: CapturablePass, texts: Sequence[range]) -> Any:

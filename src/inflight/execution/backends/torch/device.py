@@ -84,7 +84,7 @@ def has_fp8(device: str | torch.device) -> bool:
 
 
 def gpu_name(device: str) -> str:
-    """As its vendor calls it. Raises DeviceError where there is none."""
+    """Return the vendor's name of a GPU. Raises DeviceError where there is none."""
     return str(_cuda(device).get_device_name(device))
 
 

@@ -50,8 +50,8 @@ def open_device(
 
 
 def graph_buckets(limits: GraphLimits, batch_invariant: bool) -> Buckets:
-    """Where bits may not depend on a chunk's length, chunks of several tokens are attended to as single ones are, and a
-    graph is for both."""
+    """Return the sizes of passes that are captured. Where bits may not depend on a chunk's length, chunks of several
+    tokens are attended to as single ones are, and a graph serves both."""
     if not limits.rows:
         return NO_BUCKETS
     rows, tokens = row_sizes(limits.rows), token_sizes(limits.tokens) if limits.tokens else ()
@@ -63,12 +63,12 @@ def _summing(launcher: Launcher, ranks: Summing | None) -> Launcher:
 
 
 def captured(decoder: CapturedPassDecoder, backend: Backend) -> CapturedDecoder:
-    """On a GPU."""
+    """Return a decoder that captures its passes as graphs, on a GPU."""
     return CapturedDecoder(decoder, *_graphs(backend))
 
 
 def captured_passes(decoder: Passes, backend: Backend) -> CapturedPasses:
-    """On a GPU, of what drafts and is no decoder of a model."""
+    """Return the captured passes of a drafter that is no decoder of a model, on a GPU."""
     return CapturedPasses(decoder, *_graphs(backend), draws_ends=True)
 
 

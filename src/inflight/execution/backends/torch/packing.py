@@ -211,7 +211,7 @@ class WeightPacking:
         return DeviceTable(matrix, rows, columns, size, share_scales=scales if share else None)
 
     def pack_adapter(self, deltas: Iterable[Delta]) -> PackedAdapter[Tensor]:
-        """Beside steps: without the staging buffers, which are large and were given back."""
+        """Pack an adapter beside the steps: without the staging buffers, which are large and were given back."""
         packer = replace(self._packer, staging=None)
         return PackedAdapter(map(filled_up, deltas), packer.plain)
 

@@ -40,7 +40,7 @@ def device_rates(device: str) -> DeviceRates:
 
 
 def read_bytes_per_s(device: torch.device, nbytes: int) -> float:
-    """By a sum, which writes nothing."""
+    """Measure reading by a sum, which writes nothing."""
     values = torch.ones(nbytes // 4, dtype=torch.float32, device=device)
     return 4 * len(values) / _min_seconds(device, values.sum)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Event(Protocol):
-    """A place in a stream."""
+    """A point in a stream's work."""
 
     def query(self) -> bool:
         """Whether all before it is done."""
@@ -24,7 +24,7 @@ class CopyStream(Protocol):
         """Copy tensors of equal sizes and type, contiguous; host memory is pinned, or the call waits."""
 
     def mark(self) -> Event:
-        """Behind all that was copied until now."""
+        """Return an event behind all copies until now."""
 
     def follow_steps(self) -> None:
         """Make later copies wait for the steps' work so far."""

@@ -16,7 +16,7 @@ from inflight.execution.backends.protocol import Gating
 
 @dataclass(frozen=True, slots=True)
 class PlainMatrix:
-    """Held in `act`."""
+    """A matrix in the dtype of activations."""
 
     values: Tensor  # act[N, K]
 

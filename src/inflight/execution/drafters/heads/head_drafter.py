@@ -123,7 +123,7 @@ class HeadDrafter:
 
     # -- inside -----------------------------------------------------------------------------------------------------
     def _catch_up(self, ends: Sequence[tuple[int, int]], batch: InputBatch) -> None:
-        """Up to a position of each row."""
+        """Compute what the head has not read yet. ends: (row, position up to which it reads)."""
         if self._idle > PATIENCE:
             return
         runs = []

@@ -36,11 +36,11 @@ class HeadTensors:
         return self._place(name).name in self._source
 
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
-        """As of the source, of what is whole there."""
+        """Return a tensor that the source has whole."""
         return self._source.tensor(self._place(name).name, shape)
 
     def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Rows]:
-        """Likewise."""
+        """Return the pieces of a matrix that the source has whole."""
         return self._source.pieces(self._place(name).name, shape)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:

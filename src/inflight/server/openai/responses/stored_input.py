@@ -23,7 +23,7 @@ _MARK = b"item_reference"
 
 
 class Reference(NamedTuple):
-    """number: its place in the input."""
+    """An item of the input that names one of an earlier response. number: its index in the input."""
 
     number: int
     item_id: str
@@ -166,5 +166,5 @@ class StoredConversations:
 
 
 async def _aside(body: bytes, work: Callable[[], T]) -> T:
-    """Beside the event loop, where the body is long."""
+    """Do some work, beside the event loop where the body is long."""
     return work() if len(body) <= SHORT_BYTES else await asyncio.to_thread(work)

@@ -64,7 +64,8 @@ class AttentionCall(NamedTuple):
         )
 
     def chunk_tensors(self) -> tuple[Tensor | int, ...]:
-        """Which tokens and positions are a chunk's, and its table: how the group's begin, and how long one is."""
+        """Return the tensors that say which tokens and positions a chunk has, and the group's block tables with their
+        stride."""
         pass_ = self.pass_
         tables = pass_.block_tables[self.cached.group]
         return pass_.query_start, pass_.context_len, pass_.rows, tables, tables.stride(0)

@@ -96,7 +96,7 @@ class SoftmaxState(NamedTuple):
 
 @triton.constexpr_function
 def padded(width: int) -> int:
-    """To what a tile is filled up: tensor cores take 16 numbers at least."""
+    """Return the width to which a tile is filled up: tensor cores take 16 numbers at least."""
     found: int = max(16, triton.next_power_of_2(width))
     return found
 

@@ -43,7 +43,7 @@ def _convolve(
 
 
 def chunks_of(pass_: PassTensors, moves: StateTensors) -> tuple[Tensor, ...]:
-    """In the order in which the kernels have them."""
+    """Return the tensors that describe chunks, in the order of the kernels' arguments."""
     return pass_.rows, pass_.query_start, pass_.context_len, moves.snapshot_start, moves.positions, moves.places
 
 

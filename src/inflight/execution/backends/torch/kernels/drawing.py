@@ -27,7 +27,7 @@ from inflight.execution.backends.torch.sampling_tensors import Draws
 
 
 class Chosen(NamedTuple):
-    """As of `Drawn`."""
+    """Tensors of `Drawn`, on the device."""
 
     token_ids: Tensor
     is_sound: Tensor
