@@ -73,6 +73,23 @@ def test_an_error_is_bounded_whatever_it_is_made_of() -> None:
     assert len(error.message) <= MAX_MESSAGE and len(str(error)) <= MAX_MESSAGE and len(error.param or "") <= MAX_PARAM
 
 
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/chat/completions", " Did you mean /v1/chat/completions?"),
+        ("/v1/chat/completion", " Did you mean /v1/chat/completions?"),
+        ("/v1/competions", " Did you mean /v1/completions?"),
+        ("/nothing/alike", ""),
+        ("/" + "x" * 5000, ""),
+    ],
+)
+def test_a_path_that_is_written_wrong_is_met_with_the_right_one(server: Server, path: str, hint: str) -> None:
+    answer = server.post(path, HELLO)
+    assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
+    shown = path if len(path) < 60 else path[:59] + "…"
+    assert answer.json()["error"]["message"] == f"No endpoint {shown}.{hint} GET /docs lists the endpoints."
+
+
 def test_the_list_of_models_may_end_with_a_slash(server: Server) -> None:
     assert server.get("/v1/models/").json() == server.get("/v1/models").json()
 

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from inflight.counted import shortened
 from inflight.server.access_log import AccessLog, Observe
 from inflight.server.asgi import IGNORED_FIELDS, MAX_TOKENS, UnderPath, error_response, request_id_headers
 from inflight.server.docs_page import docs_page
@@ -218,7 +219,9 @@ async def _api_error(request: Request, error: Exception) -> Response:
 async def _http_error(table: RouteTable, request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        shown = ApiError(404, f"No endpoint {request.url.path}; GET /docs lists the endpoints.", code="not_found")
+        path = request.scope["path"]
+        sentence = f"No endpoint {shortened(path)}.{table.nearest(path)} GET /docs lists the endpoints."
+        shown = ApiError(404, sentence, code="not_found")
     elif error.status_code == 405:  # the web framework names the methods of the first route of the path
         allowed = ", ".join(sorted(table.methods(request.scope)))
         sentence = f"{request.method} is not allowed for {request.url.path}; use {allowed}."

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
+from inflight.counted import LONGEST_SHOWN, did_you_mean
 from inflight.server.common.mistakes import wrong_value
 from inflight.server.errors import ApiError, Error, invalid
 from inflight.server.settings import ServerSettings
@@ -197,6 +198,13 @@ class RouteTable:
     def methods(self, scope: Scope) -> set[str]:
         methods = {method for route in self._fitting(scope) for method in route.methods or ()}
         return methods | {"HEAD"} if "GET" in methods else methods
+
+    def nearest(self, path: str) -> str:
+        """Return ` Did you mean …?` with the path that is written most alike; "" where none is. A client whose base
+        address lacks /v1 asks for its end alone."""
+        if (below := f"/v1{path}") in self._plain:
+            return f" Did you mean {below}?"
+        return did_you_mean(path, self._plain, alike=0.8) if len(path) <= LONGEST_SHOWN else ""
 
     def _fitting(self, scope: Scope) -> list[Route]:
         return [route for route in self._routes if route.matches(scope)[0] is not Match.NONE]

@@ -168,6 +168,7 @@ _HOW = (
     "bandwidth-gb-per-s and bf16-tflops, and what else is known of it (fp8-tflops, int8-tops, fp4-tflops, device, "
     "link-gb-per-s, node-gpus, watts, price-per-hour, provenance)"
 )
+_EXAMPLES = ("l4", "l40s", "a100-80", "h100", "b200", "mi300x", "rtx-4090", "rtx-4060-laptop", "m4-max", "epyc-9654")
 _SHEETS = Path(__file__).with_name("hardware.toml")
 
 
@@ -240,7 +241,7 @@ def find_gpu(name: str, others: Iterable[Gpu] = (), option: str = "") -> Gpu:
     if (gpu := sheets.gpu_of_machine(name)) is not None:
         return gpu
     wrong = f"{option} is {name!r}, which is not known" if option else f"The GPU {name!r} is not known"
-    near = nearest_name(name, known) or f" Known are {', '.join(known)}."
+    near = nearest_name(name, known) or f" Known are {len(known)}, such as {', '.join(_EXAMPLES)}."
     raise HardwareError(f"{wrong}.{near} To add one, {_HOW}. The machine at hand is measured by `inflight calibrate`.")
 
 
