@@ -198,6 +198,14 @@ def test_the_interval_holds_the_answer() -> None:
             assert low <= value <= high
 
 
+def test_the_rates_of_the_interval_are_those_of_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short trial at the slow end may meet what the planned load misses there."""
+    monkeypatch.setattr("inflight.planning.sizing.rate_under", lambda runner, best, model: best.rate)
+    found = plan(asked(machine(), rate=20.0, slo="ttft=1200(p99)"))
+    assert isinstance(found, Plan) and found.replicas_high is not None and found.replicas_high > found.replicas
+    assert found.rates[0] / found.replicas == pytest.approx(20.0 / found.replicas_high)
+
+
 @pytest.mark.wide
 def test_a_slow_end_that_misses_the_slo_has_no_number() -> None:
     slow, fast = Linear(5.0, 1e-3), Linear(0.08, 0.8e-3)

@@ -94,8 +94,8 @@ def refine(
     found = run_all({name: made.jobs[name] for name in longest_first}, workers, partial(stages.end, reports=True))
     at_ends = [found[_at_end(end)] for end in ENDS if _at_end(end) in found]
     slow, fast = (found.get(_rate_at(end), best.rate) for end in ENDS)
-    rates = min(slow, best.rate), max(fast, best.rate)
     low, high = _interval(runner, best, replicas, at_ends, slow, fast)
+    rates = _slowest(slow, best, runner.question, high), max(fast, best.rate)
     return Refined(
         low,
         high,
@@ -184,6 +184,13 @@ def _interval(
         return low, None
     high = replicas if planned[0].met else max(replicas + 1, round(sizing.HARDER_BY * replicas))
     return low, max(high, math.ceil(demand / slow))
+
+
+def _slowest(slow: float, best: Candidate, question: sizing.Question, high: int | None) -> float:
+    """Return the requests/s of each replica at the slow end, which the most replicas of the interval have: where the
+    planned load misses there what a shorter trial meets, fewer than that met."""
+    rate = min(slow, best.rate)
+    return rate if high is None or question.gpus is not None else min(rate, question.demand.rate / high)
 
 
 def _strategy_need(runner: TrialRunner, best: Candidate, name: str) -> outlook.StrategyNeed:
