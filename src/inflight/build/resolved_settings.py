@@ -29,7 +29,7 @@ def resolved_settings(
     built: Built,
 ) -> dict[str, Resolved]:
     """Return every setting with its reason."""
-    found, caching, size, states = limits.resolved, settings.enable_prefix_caching, built.kv, built.states
+    found, size, states = limits.resolved, built.kv, built.states
     snapshots = {"state_snapshots": Resolved(states.snapshots, states.reason)} if states.snapshots else {}
     return {
         "model": Resolved(
@@ -55,26 +55,30 @@ def resolved_settings(
         "num_blocks": Resolved(size.num_blocks, size.reason),
         **snapshots,
         **_pooling(settings, computed.spec),
-        "prefix_caching": Resolved(caching, "prefixes are kept while there is room" if caching else "as set"),
-        "kv_eviction": Resolved(
-            settings.kv_eviction,
-            "the least recently used block is evicted first"
-            if settings.kv_eviction == "lru"
-            else "blocks of the session that is worth least are evicted first",
-        ),
-        "watermark": Resolved(settings.watermark, "share of the KV blocks that new requests leave free"),
+        **_caching(settings),
         **scheduling.resolved(),
-        "depth": Resolved(
-            backend.depth,
-            "plans in flight: "
-            + (
-                "the CPU that would plan ahead is the one that computes"
-                if backend.depth == 1
-                else "the next is made early"
-            ),
-        ),
+        "depth": Resolved(backend.depth, f"plans in flight: {_why_depth(backend)}"),
         "seed": Resolved(settings.seed, "of requests that name none"),
     }
+
+
+def _caching(settings: EngineSettings) -> dict[str, Resolved]:
+    """Say which blocks stay cached, and how many are left free."""
+    caching = settings.enable_prefix_caching
+    why_evicted = (
+        "the least recently used block is evicted first"
+        if settings.kv_eviction == "lru"
+        else "blocks of the session that is worth least are evicted first"
+    )
+    return {
+        "prefix_caching": Resolved(caching, "prefixes are kept while there is room" if caching else "as set"),
+        "kv_eviction": Resolved(settings.kv_eviction, why_evicted),
+        "watermark": Resolved(settings.watermark, "share of the KV blocks that new requests leave free"),
+    }
+
+
+def _why_depth(backend: Device) -> str:
+    return "the CPU that would plan ahead is the one that computes" if backend.depth == 1 else "the next is made early"
 
 
 def _pinning(settings: EngineSettings) -> dict[str, Resolved]:
