@@ -52,10 +52,12 @@ def test_a_folder_contends_with_policies_by_name(
     page = tmp_path / "page.html"
     arguments = (str(folder), "sjf", "--step-model", model, *LOAD)
     out, err = said(capsys, *arguments, "--html", str(page))
-    rows = {line.split()[0].rstrip(","): line for line in out.splitlines() if "requests/s" in line}
+    *_, best = lines = out.splitlines()
+    rows = {line.split()[0].rstrip(","): line for line in lines[:-1] if "requests/s" in line}
     assert list(rows) == ["fcfs", "lifo", "short", "sjf"], "the baseline comes first"
     assert "1 workload: 12 simulations" in err and " to " in rows["lifo"], "ratios have intervals"
     assert out.count(" *") == 1, "one of them is the best"
+    assert best.startswith("* best goodput with ") and best.endswith(" times that of fcfs.")
     text = page.read_text()
     assert all(name in text for name in rows)
     assert said(capsys, *arguments)[0] == out, "the same seeds give the same figures"

@@ -357,6 +357,7 @@ def test_impossible_slos_are_answered_with_what_is_possible() -> None:
     assert isinstance(found, Infeasible)
     text = as_text(found)
     assert "No number of replicas meets TTFT p99 ≤ 5 ms: TTFT p99 is " in text and " times its limit (box)" in text
+    assert "e+" not in as_text(plan(asked(machine(), rate=2.0, slo="ttft=0.1(p99)")))
     result = plan_result(found)
     assert isinstance(result, InfeasibleResult) and result.missed is not None
     assert result.missed.machine == "box" and result.missed.times_the_limit == pytest.approx(result.missed.value / 5e-3)

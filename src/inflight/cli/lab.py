@@ -221,6 +221,8 @@ def _print(places: Sequence[Standing], by: str) -> None:
                 *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)),
             ]
             print(printable("  ".join(cells)))
+        if sentence := _best_of(some, by):
+            print(printable(f"* {sentence}"))
 
 
 def _row(one: Standing, keys: Sequence[str], by: str) -> list[str]:
@@ -243,11 +245,18 @@ def _value(found: Estimate | None, key: str) -> str:
 def _best_of_each(places: Sequence[Standing], by: str) -> Iterator[str]:
     """Yield a sentence for each workload: which contender was best, and by how much."""
     for load in dict.fromkeys(one.load for one in places):
-        some = [one for one in places if one.load == load]
-        best = next((one for one in some if one.is_best), None)
-        if best is not None:
-            ratio = "" if best.ratio is None else f", {_ratio(best.ratio)} times that of {some[0].contender}"
-            yield f"{load}: best {_SHOWN[by]} with {best.contender}, {_value(best.figures[by], by)}{ratio}."
+        sentence = _best_of([one for one in places if one.load == load], by)
+        if sentence:
+            yield f"{load}: {sentence}"
+
+
+def _best_of(some: Sequence[Standing], by: str) -> str:
+    """Say which of one workload's contenders was best, and by how much; "" where none was."""
+    best = next((one for one in some if one.is_best), None)
+    if best is None:
+        return ""
+    ratio = "" if best.ratio is None else f", {_ratio(best.ratio)} times that of {some[0].contender}"
+    return f"best {_SHOWN[by]} with {best.contender}, {_value(best.figures[by], by)}{ratio}."
 
 
 def _print_agreement(simulated: Report, measured: Report, by: str) -> None:
