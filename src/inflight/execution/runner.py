@@ -121,7 +121,7 @@ class ModelRunner:
             flight.rest, flight.fault = None, fault
             if self._layers is not None:
                 self._layers.fail_step()
-            if not self.is_lost(fault):
+            if not self.check_loss(fault):
                 self.discard(flight.plan)
         except BaseException as interruption:
             # The generator has ended, and computes nothing more: its blocks are not all written.
@@ -146,9 +146,9 @@ class ModelRunner:
         if (pause := getattr(self._decoder, "pauses", None)) is not None:
             pause(between)
 
-    def is_lost(self, fault: Exception) -> bool:
-        """Return whether the device is lost, by this fault of a step or before: slots and blocks are out of reach
-        then."""
+    def check_loss(self, fault: Exception) -> bool:
+        """Look whether a step's fault has lost the device; return whether it is lost, by this fault or before: slots
+        and blocks are out of reach then."""
         if self.lost is None and not is_out_of_memory(fault) and (why := self._backend.failure()) is not None:
             self.lost = device_lost_message(why)
         return self.lost is not None
@@ -350,7 +350,7 @@ class InFlight:
             seconds = finished - max(self._started, self._runner.finished)
         self._runner.finished = finished
         step = self.plan.step
-        if self.fault is not None and self._runner.is_lost(self.fault):
+        if self.fault is not None and self._runner.check_loss(self.fault):
             self._runner.drawn(self, ())
             return StepResult(step, (), seconds, error=self._runner.lost)
         if self.fault is not None:

@@ -144,7 +144,7 @@ class Generation(Delivery):
 
     async def answer(self) -> bytes:
         """Return everything at the end, as JSON. Raises ApiError."""
-        while not (self._stream.ended or self._has_its_line()):
+        while not (self._stream.ended or self._check_line()):
             for event in await self._take():
                 self.response.take(event)
             self._kept = self._stream.taken
@@ -168,7 +168,7 @@ class Generation(Delivery):
         stream, response = self._stream, self.response
         self._silence = self._loop.call_later(keep_alive, self._end_silence, keep_alive)
         try:
-            while not (stream.ended or self._has_its_line()):
+            while not (stream.ended or self._check_line()):
                 taken = stream.taken
                 self._waits_since = self._loop.time()
                 events = await self._take()
@@ -189,8 +189,9 @@ class Generation(Delivery):
             self.error = error
             yield response.failed(error)
 
-    def _has_its_line(self) -> bool:
-        """Return whether the call has a time for its tokens, which is over, and a whole line; it is closed then."""
+    def _check_line(self) -> bool:
+        """Begin the time that a call has for its tokens, if it has one; return whether it is over, and there is a whole
+        line: it is closed then."""
         limit = self.call.line_seconds
         if limit is None or not self.response.output_tokens:
             return False

@@ -124,7 +124,7 @@ class Worker:
     # -- all jobs ----------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        while not self._has_slot():
+        while not self._take_slot():
             await asyncio.sleep(POLL_SECONDS)
         if count := await self._attempts.resume():
             lines = counted(count, "line of batch jobs was", "lines of batch jobs were")
@@ -148,8 +148,8 @@ class Worker:
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._changed.wait()
 
-    def _has_slot(self) -> bool:
-        """Take the slot, if no other process has it."""
+    def _take_slot(self) -> bool:
+        """Take the slot, if no other process has it; return whether this one has it."""
         try:
             return self._slot.acquire()
         except OSError as error:  # a full disk
