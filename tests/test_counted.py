@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from inflight.counted import counted, printable, there_are
+from pathlib import Path
+
+import pytest
+
+from inflight.counted import cause_of, counted, printable, there_are
 
 
 def test_one_is_no_plural() -> None:
@@ -19,3 +23,11 @@ def test_texts_of_others_do_not_steer_the_terminal() -> None:
     assert printable("one\ntwo\rthree", keep="\n") == "one\ntwo\\rthree"
     assert printable("half \ud800") == "half \\ud800"
     assert printable("👩\u200d🔬 a\u0301") == "👩\u200d🔬 a\u0301", "joined and combined characters are text"
+
+
+def test_causes_have_neither_number_nor_path() -> None:
+    with pytest.raises(OSError) as caught:
+        Path("/nowhere/at/all").read_bytes()
+    assert cause_of(caught.value) == "No such file or directory"
+    assert cause_of(TimeoutError("timed out")) == "timed out"
+    assert cause_of(ConnectionResetError()) == "ConnectionResetError"

@@ -48,6 +48,12 @@ def quoted(value: object) -> str:
     return shortened(repr(value))
 
 
+def cause_of(error: Exception) -> str:
+    """Return why a file or a connection failed, for a sentence: of the system's errors the cause alone, since their
+    number and path say nothing that the sentence lacks."""
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+
+
 def did_you_mean(name: str, known: Iterable[str], most: int = 1, alike: float = 0.6) -> str:
     """Return ` Did you mean …?` with the known names that are written most alike; "" where none is.
 

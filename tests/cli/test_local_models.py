@@ -250,7 +250,7 @@ def test_a_server_with_keys_says_that_it_wants_one(hub: FakeHub, capfd: pytest.C
 
 def test_a_server_that_does_not_answer_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:
     assert call(["ps", "--url", "http://127.0.0.1:1"]) == 1
-    assert "The server at http://127.0.0.1:1 does not answer as one of ours (" in capfd.readouterr().err
+    assert "No server answers at http://127.0.0.1:1: Connection refused." in capfd.readouterr().err
     assert call(["stop", "any", "--url", "no address"]) == 1
     assert "(an address is such as http://127.0.0.1:8000)" in capfd.readouterr().err
 

@@ -37,6 +37,7 @@ from inflight.cli.options import LANES, defaults_of, engine_settings, lanes_of, 
 from inflight.cli.verb import Verb, groups_of
 from inflight.config.setting import SettingsError
 from inflight.core.types.sampling import MAX_NAME_CHARS
+from inflight.counted import cause_of
 from inflight.launch.several_models import FileModel, ModelsFile
 from inflight.server.settings import ServerSettings
 
@@ -56,7 +57,7 @@ def read_models(path: Path, verb: click.Context) -> ModelsFile:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise click.UsageError(f"--models {path} cannot be read: {error}.") from None
+        raise click.UsageError(f"--models {path} cannot be read: {cause_of(error)}.") from None
     where = f"--models {path}"
     _check_keys(where, content, _TOP)
     tables = content.get("models")

@@ -25,6 +25,7 @@ from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.core.strategies.registry import OPTIONS
 from inflight.core.types.sampling import SamplingParams
+from inflight.counted import cause_of
 
 # Keys in click's context: tables of lanes; names of options of a file and of a preset, and where they come from.
 LANES, GIVEN = "inflight.lanes", "inflight.given"
@@ -39,7 +40,7 @@ def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         yaml = " Options are written in TOML, not YAML: max-num-seqs = 64." if path.suffix in (".yaml", ".yml") else ""
-        raise click.UsageError(f"--config {path} cannot be read: {error}.{yaml}") from None
+        raise click.UsageError(f"--config {path} cannot be read: {cause_of(error)}.{yaml}") from None
     where = f"--config {path}"
     ctx.meta[LANES] = lanes_of(where, values)
     defaults = defaults_of(where, values, ctx.command.params)

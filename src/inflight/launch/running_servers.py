@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from inflight.counted import cause_of
 from inflight.execution.checkpoints.hub import hub_id_of
 from inflight.execution.checkpoints.local_models import LocalModel
 from inflight.models.errors import ModelError
@@ -200,9 +201,9 @@ def ask(url: str, path: str, key: str | None, body: dict[str, Any] | None = None
             content = answer.read(_LARGEST_ANSWER)
             found = json.loads(content)
     except (ConnectionRefusedError, FileNotFoundError) as error:
-        raise NotListening(f"The server at {url} does not answer as one of ours ({error}).") from None
+        raise NotListening(f"No server answers at {url}: {cause_of(error)}.") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise AskingError(f"The server at {url} does not answer as one of ours ({error}).") from None
+        raise AskingError(f"The server at {url} does not answer as one of ours ({cause_of(error)}).") from None
     if answer.status != 200:
         cause = _cause(answer.status, answer.reason, content, key)
         raise AskingError(f"The server at {url} answers {answer.status}: {cause}")
@@ -222,7 +223,7 @@ def download(url: str, path: str, key: str | None, file: BinaryIO) -> None:
                 return
             cause = _cause(answer.status, answer.reason, answer.read(_LARGEST_ANSWER), key)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise AskingError(f"The server at {url} does not answer as one of ours ({error}).") from None
+        raise AskingError(f"The server at {url} does not answer as one of ours ({cause_of(error)}).") from None
     raise AskingError(f"The server at {url} answers {answer.status}: {cause}")
 
 

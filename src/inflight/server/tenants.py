@@ -26,6 +26,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from inflight.counted import cause_of
 from inflight.server.errors import ApiError
 
 
@@ -183,7 +184,7 @@ def _from_file(path: Path) -> list[tuple[bytes, Tenant]]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise KeysError(f"--api-keys-file {path} cannot be read: {error}.") from None
+        raise KeysError(f"--api-keys-file {path} cannot be read: {cause_of(error)}.") from None
     if not tables:
         raise KeysError(f"--api-keys-file {path} has no tenants; write a table [NAME] with a key for each tenant.")
     return [(_key(path, name, table), _tenant(path, name, table)) for name, table in tables.items()]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from inflight.counted import cause_of
 from inflight.models.arithmetic import Packing
 from inflight.models.spec import WeightFormat
 from inflight.simulate.efficiency import kernels_name
@@ -291,7 +292,7 @@ def _read(path: Path, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise HardwareError(f"{source} cannot be read: {error}.") from None
+        raise HardwareError(f"{source} cannot be read: {cause_of(error)}.") from None
 
 
 _TEXTS = ("link", "network", "device", "served_by", "price_source", "provenance")

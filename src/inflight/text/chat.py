@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
+from inflight.counted import cause_of
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.text.chat_messages import (
     CONTINUATION_TAG,
@@ -325,7 +326,9 @@ def _template_files(folder: Path) -> dict[str, str]:
                     _LONGEST_SOURCE + 1
                 )  # one more: compiling it then reports that it is too long
         except (OSError, UnicodeDecodeError) as error:
-            raise ChatTemplateError(f"{path} cannot be read: {error}; check the file and its permissions.") from error
+            raise ChatTemplateError(
+                f"{path} cannot be read: {cause_of(error)}; check the file and its permissions."
+            ) from error
     return sources
 
 

@@ -23,6 +23,7 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 from inflight.core.options import check_kind
+from inflight.counted import cause_of
 from inflight.metrics.observation import Targets
 from inflight.workload.arrivals import Arrivals, AtOnce, parse_arrivals
 from inflight.workload.lengths import Fixed, Lengths, parse_lengths
@@ -178,7 +179,7 @@ def read_classes(path: Path) -> tuple[TrafficClass, ...]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise WorkloadError(f"The file of classes {path} cannot be read: {error}.") from None
+        raise WorkloadError(f"The file of classes {path} cannot be read: {cause_of(error)}.") from None
     return parse_classes(tables, str(path))
 
 

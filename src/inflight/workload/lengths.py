@@ -15,7 +15,7 @@ from random import Random
 from statistics import NormalDist
 from typing import Protocol
 
-from inflight.counted import UNBOUNDED
+from inflight.counted import UNBOUNDED, cause_of
 from inflight.workload.workload import WorkloadError
 
 FORMS = (
@@ -192,7 +192,9 @@ def read_histogram(path: Path) -> Histogram:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise WorkloadError(f"The histogram {path} cannot be read: {error}. Lengths may be {FORMS}.") from None
+        raise WorkloadError(
+            f"The histogram {path} cannot be read: {cause_of(error)}. Lengths may be {FORMS}."
+        ) from None
     if rows and [cell.strip().lower() for cell in rows[0][1]] == ["tokens", "weight"]:
         del rows[0]
     bins = []

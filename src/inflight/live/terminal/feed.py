@@ -9,6 +9,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 
+from inflight.counted import cause_of
 from inflight.live.frames import FrameError, Message, decode
 
 SILENT_SECONDS = 6.0  # without a byte, after which the server counts as lost
@@ -42,7 +43,7 @@ class FeedReader:
                 yield from self._once()
                 why = "the server has ended the feed"
             except (OSError, http.client.HTTPException) as error:
-                why = str(error) or type(error).__name__
+                why = cause_of(error)
             sentence = f"Nothing comes from {self.url} ({why})"
             if not wait:
                 raise FeedError(f"{sentence}; start it with `inflight serve`, or give its address.")

@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, TypeGuard
 
+from inflight.counted import cause_of
 from inflight.workload.traces.rows import Reading, Rows
 from inflight.workload.workload import WorkloadError
 
@@ -57,7 +58,7 @@ class Source:
             with opened(self.path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
                 yield file
         except (OSError, EOFError, zlib.error, csv.Error) as error:
-            raise WorkloadError(f"The trace {self.path} cannot be read: {error}.") from None
+            raise WorkloadError(f"The trace {self.path} cannot be read: {cause_of(error)}.") from None
 
     def head(self) -> Head:
         with self.open() as file:
