@@ -53,9 +53,9 @@ def test_the_decode_engine_is_asked_first() -> None:
             assert tokens[:1] == prefill.tokens[f"r{seed}"]
         counts = decode.engine.peer_transfers.counts  # type: ignore[union-attr]
         assert (counts.pulls, counts.failed_pulls) == (6, 0)
-        handed = prefill.engine.loop.stats().handed_over
+        handed = prefill.engine.loop.stats().kv_exports
         assert handed is not None and handed.taken == sum(blocks(asked("", seed)) for seed in range(6))
-        assert decode.engine.loop.stats().handed_over is None
+        assert decode.engine.loop.stats().kv_exports is None
         check_released(prefill, decode)
 
 

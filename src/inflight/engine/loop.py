@@ -136,7 +136,7 @@ class EngineLoop:
         stats = replace(self._scheduler.stats(), suspended=self._suspended.stats())
         if self._kv_tiers is not None:
             folder, exports = self._kv_tiers.folder_stats(), self._kv_tiers.export_stats()
-            stats = replace(stats, folder=folder, handed_over=exports)
+            stats = replace(stats, folder=folder, kv_exports=exports)
         return stats if self.grammars is None else replace(stats, grammars=self.grammars.stats())
 
     def dump(self, whole: bool = False, blocks: bool = True) -> SchedulerDump:

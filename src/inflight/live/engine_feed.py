@@ -208,7 +208,7 @@ class EngineFeed:
 def _lane(lane: LaneDump, now: float) -> LanePart:
     first = [one.number for one in lane.named]
     oldest = max((now - one.request.arrival for one in lane.named), default=0.0)
-    reason = lane.stands_for if lane.waiting else ""
+    reason = lane.blocked_on if lane.waiting else ""
     numbers = (lane.waiting, lane.running, reason, lane.behind, first[:8], round(oldest, 3))
     return LanePart(lane.name, *numbers, dict(lane.deferred))
 

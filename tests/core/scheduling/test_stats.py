@@ -35,7 +35,7 @@ def test_a_dump_names_what_runs_and_what_waits_for_what() -> None:
     assert running == {one.sequence_id: (one.row, one.new_blocks, one.length) for one in plan.chunks}
     interactive, batch = dump.lanes
     assert (interactive.name, interactive.waiting, interactive.running) == ("interactive", 1, 2)
-    assert interactive.stands_for == "rows" and interactive.behind == "interactive"
+    assert interactive.blocked_on == "rows" and interactive.behind == "interactive"
     assert [one.number for one in interactive.named] == [2]
     assert (batch.waiting, batch.named) == (0, ())
 

@@ -79,7 +79,7 @@ def test_it_goes_on_while_others_wait_for_a_row() -> None:
         harness = Harness(replace(CALM, max_rows=2), *(request(f"{number}", [number], output=9) for number in range(4)))
         harness.steps(4)
         assert plans[-1] is not None
-        assert harness.scheduler.stats().lanes[0].stands_for == "rows"
+        assert harness.scheduler.stats().lanes[0].blocked_on == "rows"
         harness.drain()
 
 

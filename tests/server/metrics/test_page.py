@@ -50,7 +50,7 @@ def test_the_manual_lists_every_name_with_its_kind_and_labels() -> None:
         grammars=GrammarTally().stats(),
         adapters=AdapterStats(2, (("sql", 1),), (), 1),
         folder=FolderStats(0, 0, 0, 0, 0, 0, 0, 0),
-        handed_over=KVExportStats(),
+        kv_exports=KVExportStats(),
         suspended=SuspensionStats(),
     )
     manual = (Path(__file__).parents[3] / "docs/metrics.md").read_text()

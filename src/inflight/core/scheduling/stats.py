@@ -33,7 +33,7 @@ class LaneStats:
     Attributes:
         name: Of the lane.
         waiting: In its queue, deferred ones too.
-        stands_for: What its queue is blocked on: one of QUEUE_REASONS, or "other" (the step in flight).
+        blocked_on: What its queue is blocked on: one of QUEUE_REASONS, or "other" (the step in flight).
         running: Rows that it holds.
         compiling: Sequences whose grammar is compiled before they are added; the bridge counts them.
         loading: Of the waiting, those whose adapter is not loaded.
@@ -42,7 +42,7 @@ class LaneStats:
 
     name: str
     waiting: int
-    stands_for: str
+    blocked_on: str
     running: int
     compiling: int = 0
     loading: int = 0
@@ -80,7 +80,7 @@ class SchedulerStats:
         prefix_queries, prefix_hits: Tokens of newcomers that were looked up and found in the prefix cache, in total.
         predictions: Of output lengths, at arrival, against the lengths of ended sequences.
         speculation: None where nothing is counted.
-        grammars, folder, handed_over, suspended: Added by the engine's loop; None where there are none.
+        grammars, folder, kv_exports, suspended: Added by the engine's loop; None where there are none.
         adapters: None without adapter slots.
     """
 
@@ -99,7 +99,7 @@ class SchedulerStats:
     grammars: GrammarStats | None = None
     adapters: AdapterStats | None = None
     folder: FolderStats | None = None
-    handed_over: KVExportStats | None = None
+    kv_exports: KVExportStats | None = None
     suspended: SuspensionStats | None = None
 
     @property
@@ -134,7 +134,7 @@ class LaneDump(NamedTuple):
     Attributes:
         name: Of the lane.
         waiting, running: Sequences.
-        stands_for: What the queue is blocked on, as in `LaneStats`.
+        blocked_on: What the queue is blocked on, as in `LaneStats`.
         behind: The lane that has most of it.
         named: Some waiting sequences, the next one among them, or all.
         deferred: Waiting sequences that are not in the order of the queue, counted by reason.
@@ -145,7 +145,7 @@ class LaneDump(NamedTuple):
     name: str
     waiting: int
     running: int
-    stands_for: str
+    blocked_on: str
     behind: str
     named: tuple[WaitingSequence, ...]
     deferred: tuple[tuple[str, int], ...] = ()

@@ -33,8 +33,8 @@ def collect(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
         yield from _tiers(stats.kv.tiers)
     if stats.folder is not None:
         yield from collect_folder(stats.folder)
-    if stats.handed_over is not None:
-        yield from collect_exports(stats.handed_over)
+    if stats.kv_exports is not None:
+        yield from collect_exports(stats.kv_exports)
     if stats.suspended is not None:
         yield from _suspensions(stats.suspended)
 
@@ -70,7 +70,7 @@ def _waiting(lane: LaneStats, reason: str) -> int:
         return lane.loading
     if reason == KV:
         return lane.fetching
-    return lane.waiting - lane.loading - lane.fetching if lane.stands_for == reason else 0
+    return lane.waiting - lane.loading - lane.fetching if lane.blocked_on == reason else 0
 
 
 def _adapters(counts: AdapterStats) -> Iterator[Metric]:

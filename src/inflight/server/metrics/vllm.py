@@ -71,7 +71,7 @@ def _gauges(page: _Page, stats: SchedulerStats, capacity: Capacity) -> Iterator[
     yield page.gauge("num_requests_waiting", stats.waiting + stats.compiling)
     fetching = {lane.name: lane.loading + lane.fetching for lane in stats.lanes}
     deferred = sum(fetching.values())
-    deferred += sum(lane.waiting - fetching[lane.name] for lane in stats.lanes if lane.stands_for == "window")
+    deferred += sum(lane.waiting - fetching[lane.name] for lane in stats.lanes if lane.blocked_on == "window")
     by_reason = {"capacity": stats.waiting - deferred, "deferred": deferred + stats.compiling}
     yield page.by("reason", GaugeMetricFamily, "num_requests_waiting_by_reason", by_reason)
     yield page.gauge("num_requests_swapped", stats.kv.swapped_sequences)
