@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -19,6 +20,8 @@ from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.kv.state_checkpoints import CheckpointSlots
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.stats import SchedulerStats
+from inflight.core.scheduling.step import Step
+from inflight.records.schema import read_records
 from inflight.simulate import simulation
 from inflight.simulate.condensed_plan import AlikeSteps
 from inflight.simulate.disagg import DisaggMode, Link
@@ -53,7 +56,7 @@ def both(workload: Workload, setup: SimulationSetup) -> Iterator[tuple[Simulatio
         with (
             mock.patch.object(simulation, "scheduler_for", made),
             mock.patch.object(FastForward, "drain_tokens", drained),
-            mock.patch.object(simulation, "UnlearnedScheduler", Scheduler),
+            mock.patch.object(simulation, "UnlearnedScheduler", lambda config, distinct_prompts: Scheduler(config)),
         ):
             run = simulate(workload, replace(setup, fast_forward=fast))
         replicas = [replace(one, last=without_predictions(one.last)) for one in run.replicas]
@@ -280,3 +283,15 @@ def test_schedulers_that_use_step_costs_or_state_ahead_take_every_step() -> None
     ):
         assert assert_same(chat(10, 0.5), SimulationSetup(pool(asked))) == 0
     assert assert_same(chat(10, 0.5, lane="batch"), SimulationSetup(pool())) == 0
+
+
+@DEPTHS
+def test_decodes_are_planned_as_any_chunk_is(depth: int, tmp_path: Path) -> None:
+    """With blocks that run short, so that some tokens are computed again."""
+    workload, setup = chat(60, 20.0), SimulationSetup(pool(num_blocks=30, depth=depth))
+    records = [tmp_path / "decodes.jsonl", tmp_path / "chunks.jsonl"]
+    assert simulate(workload, setup, records[0]).preemptions > 0
+    with mock.patch.object(Step, "add_decode", lambda step, one, blocks: step.add_chunk(one, 1, blocks)):
+        simulate(workload, setup, records[1])
+    decodes, chunks = (list(read_records(path)) for path in records)
+    assert decodes == chunks

@@ -54,6 +54,7 @@ class Sequence:
         "charged",
         "checker",
         "finish",
+        "generates",
         "in_flight",
         "lengths",
         "max_output_tokens",
@@ -105,6 +106,7 @@ class Sequence:
         self.sample_index = sample_index
         self.checker = checker
         self.max_output_tokens = max_output_tokens  # from max_tokens and the model's length
+        self.generates = max_output_tokens > 0  # else it ends when its prompt is computed, and nothing is sampled
         self.banned = banned  # token ids that may not be drawn before min_tokens are there
         self.prompt = request.prompt_token_ids
         self.output: list[int] = []
@@ -181,14 +183,9 @@ class Sequence:
 
         Where nothing is sampled, those of the prompt.
         """
-        if len(self.output) + self.num_pending >= self.max_output_tokens and self.generates:
+        if self.generates and len(self.output) + self.num_pending >= self.max_output_tokens:
             return 0
         return self.num_tokens + self.num_pending - self.num_computed
-
-    @property
-    def generates(self) -> bool:
-        """Whether tokens are sampled at all; otherwise the sequence ends when its prompt is computed."""
-        return self.max_output_tokens > 0
 
     @property
     def max_cached_tokens(self) -> int:

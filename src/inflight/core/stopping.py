@@ -35,7 +35,8 @@ class StopChecker:
             text: Finds the request's stop strings, if it has any.
         """
         params = request.params
-        self._forced = request.forced_output_tokens
+        forced = request.forced_output_tokens
+        self._forced = None if forced is None else min(forced, max_output)
         self._min_tokens, self._max_tokens = params.min_tokens, max_output
         self._end_ids = NO_TOKENS if params.ignore_eos else end_token_ids
         self._stop_ids = frozenset(params.stop_token_ids) if params.stop_token_ids else NO_TOKENS
@@ -45,7 +46,7 @@ class StopChecker:
     @property
     def guaranteed_tokens(self) -> int:
         """Tokens before the last one, whatever they are; 0 if unknown."""
-        return 0 if self._forced is None else max(0, min(self._forced, self._max_tokens) - self._output_tokens - 1)
+        return 0 if self._forced is None else max(0, self._forced - self._output_tokens - 1)
 
     def passed(self, tokens: int) -> None:
         """Count so many guaranteed tokens without checking them."""
@@ -56,7 +57,7 @@ class StopChecker:
         self._output_tokens += 1
         if self._forced is not None:
             # A forced length is the whole rule: the trace says how long the answer was.
-            return Finish("length") if self._output_tokens >= min(self._forced, self._max_tokens) else None
+            return Finish("length") if self._output_tokens >= self._forced else None
         stopped_by = self._text.push(token_id) if self._text is not None else None
         if self._output_tokens >= self._min_tokens:
             if token_id in self._end_ids:

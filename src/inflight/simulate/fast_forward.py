@@ -47,8 +47,8 @@ class FastForward(UnlearnedScheduler):
     """A scheduler that omits decodes from its plans while their outcome is known."""
 
     def __init__(self, config: SchedulerConfig, depth: int = 1, *, distinct_prompts: bool = False):
-        """depth: steps in flight. distinct_prompts: whether no two prompts have a block in common."""
-        super().__init__(structs.replace(config, distinct_prompts=distinct_prompts))
+        """depth: steps in flight. distinct_prompts: as of the configuration."""
+        super().__init__(config, distinct_prompts=distinct_prompts)
         self._ahead = depth - 1  # steps in flight while a plan is made
         self._omitted: dict[int, Omitted] = {}  # by number
         self._context = 0  # positions that they read in the next step, together

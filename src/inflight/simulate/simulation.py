@@ -187,8 +187,8 @@ def simulate(
     scheduler: Callable[[SchedulerConfig], Scheduler] = Scheduler
     can_fast_forward = record is None and all(_can_fast_forward(pool, workload) for pool in pools)
     distinct = has_distinct_prompts(workload, setup)
-    if can_fast_forward and not setup.fast_forward:
-        scheduler = UnlearnedScheduler
+    if can_fast_forward:
+        scheduler = partial(UnlearnedScheduler, distinct_prompts=distinct)
     exchange = None
     if setup.decode is not None:
         assert setup.link is not None, "a second pool needs a link to it"

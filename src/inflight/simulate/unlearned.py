@@ -28,8 +28,9 @@ class UnlearnedScheduler(Scheduler):
     checks_prompts = False
     times_requests = False
 
-    def __init__(self, config: SchedulerConfig):
-        super().__init__(structs.replace(config, predictor=Unpredicted()))
+    def __init__(self, config: SchedulerConfig, *, distinct_prompts: bool = False):
+        """distinct_prompts: as of the configuration."""
+        super().__init__(structs.replace(config, predictor=Unpredicted(), distinct_prompts=distinct_prompts))
 
     def _learn(self, plan: BatchPlan, result: StepResult) -> None:
         """Do nothing. Learning is a third of the work of a step with few rows."""

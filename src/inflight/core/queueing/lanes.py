@@ -157,6 +157,8 @@ class Lane:
     def served(self, tokens: int, chunks: int = 1) -> None:
         """Count the tokens of so many equal chunks: rounded as if each were counted by itself, since lanes that were
         served alike go in the order in which they are given."""
+        if self.settings.background:
+            self.deficit.take(chunks * tokens)
         each, service = tokens / self.settings.weight, self.service
         if each.is_integer() and service.is_integer():
             self.service = service + chunks * each

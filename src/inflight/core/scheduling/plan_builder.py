@@ -104,15 +104,18 @@ class PlanBuilder:
         """
         step, preemptions = self._step, self._state.counts.preemptions
         names, passed_over = {lane.settings.name for lane in lanes}, step.served | self._yields
+        size = 0 if self._memory.has_windows else self._memory.block_size  # tables with windows are asked each time
         for sequence in self._decodes:
             # As `_is_ready`, in place: there are hundreds of them.
             if sequence.row is None or sequence.preempt_pending or sequence.finish is not None or step.budget <= leave:
                 continue
             if sequence.request.lane not in names or sequence.number in passed_over or sequence.waiting_for_kv:
                 continue
-            new_blocks = self._running.allocate_or_preempt(sequence, planned=bool(step.chunks))
+            new_blocks: tuple[int, ...] | None = ()
+            if sequence.num_computed >= len(sequence.blocks) * size:
+                new_blocks = self._running.allocate_or_preempt(sequence, planned=bool(step.chunks))
             if new_blocks is not None:
-                step.add_chunk(sequence, 1, new_blocks)
+                step.add_decode(sequence, new_blocks)
         return self._state.counts.preemptions > preemptions
 
     def _has_decodes_alone(self) -> bool:

@@ -9,10 +9,11 @@ from inflight.core.kv.manager import KVCacheManager
 from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.running import SteadyDecodes
 from inflight.core.scheduling.state import SchedulerState
-from inflight.core.scheduling.step import Step
+from inflight.core.scheduling.step import Step, decode_chunk
 from inflight.core.sequence import Sequence
 from inflight.core.strategies import StepShape
 from inflight.core.types.plan import BatchPlan, Chunk
+from inflight.counted import UNBOUNDED
 
 
 def find_steady(state: SchedulerState, step: Step) -> SteadyDecodes | None:
@@ -25,7 +26,7 @@ def find_steady(state: SchedulerState, step: Step) -> SteadyDecodes | None:
         return None
     if lane.running != len(sequences) or step.shape.admit is not None or step.shape.run_to_completion:
         return None
-    steps = min(one.max_output_tokens - len(one.output) - one.num_pending for one in sequences)
+    steps = UNBOUNDED
     for sequence, chunk in zip(sequences, step.chunks, strict=True):
         if chunk.sequence_id != sequence.number or chunk.length != 1 or chunk.sample != 1 or chunk.pool:
             return None
@@ -33,6 +34,7 @@ def find_steady(state: SchedulerState, step: Step) -> SteadyDecodes | None:
             return None
         if sequence.num_computed < len(sequence.prompt):
             return None
+        steps = min(steps, sequence.max_output_tokens - len(sequence.output) - sequence.num_pending)
     return SteadyDecodes(list(sequences), lane, steps) if steps > 0 else None
 
 
@@ -84,19 +86,13 @@ def advance(state: SchedulerState, number: int, shape: StepShape, ahead: bool) -
 
 
 def _decode(sequences: list[Sequence], memory: KVCacheManager) -> list[Chunk]:
-    """Advance each sequence by a token; return its chunks. `Step.add_chunk` does the same for any chunk."""
+    """Advance each sequence by a token; return its chunks."""
     size, chunks = memory.block_size, []
     for one in sequences:
-        start = one.num_computed
-        end = start + 1
-        new_blocks: tuple[int, ...] | None = ()
-        if end > len(one.blocks) * size:
-            new_blocks = memory.allocate(one, end)
-            assert one.row is not None and new_blocks is not None, "blocks were available for all"
-        chunks.append(Chunk(one.number, one.row, start, 1, new_blocks, 1))  # type: ignore[arg-type]  # it runs
-        one.num_computed = end
-        one.num_pending += 1
-        one.in_flight += 1
-        if not end % size:
-            memory.publish(one)
+        new_blocks: tuple[int, ...] = ()
+        if one.num_computed == len(one.blocks) * size:
+            taken = memory.allocate(one, one.num_computed + 1)
+            assert taken is not None, "blocks were available for all"
+            new_blocks = taken
+        chunks.append(decode_chunk(one, new_blocks, memory))
     return chunks

@@ -7,6 +7,7 @@ from itertools import zip_longest
 
 from msgspec import structs
 
+from inflight.core.kv.manager import KVCacheManager
 from inflight.core.scheduling.state import SchedulerState
 from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
 from inflight.core.strategies import StepShape
@@ -131,11 +132,21 @@ class Step:
             sequence.timings.recomputed_tokens += again
             self._state.counts.recomputed_tokens += again
         memory.publish(sequence)
-        lane = self._state.lanes.of(sequence)
-        lane.served(length)
-        lane.deficit.take(length)
+        self._state.lanes.of(sequence).served(length)
         if start < num_prompt_tokens:
             self._charge_prompt(sequence, start)
+
+    def add_decode(self, sequence: Sequence, new_blocks: tuple[int, ...]) -> None:
+        """Compute the one token that a sequence lacks: as `add_chunk`, with less to look at."""
+        start, memory = sequence.num_computed, self._state.memory
+        if memory.has_windows or memory.has_state or start < max(len(sequence.prompt), sequence.recompute_until):
+            self.add_chunk(sequence, 1, new_blocks)
+            return
+        self.chunks.append(decode_chunk(sequence, new_blocks, memory))
+        self.served.add(sequence.number)
+        self.budget -= 1
+        sequence.sat_out = 0
+        self._state.lanes.of(sequence).served(1)
 
     def add_prompt_chunk(self, sequence: Sequence, budget: int) -> None:
         """Compute as much of a prompt as fits into a budget; nothing where its windows find no blocks."""
@@ -171,9 +182,7 @@ class Step:
         )
         self.budget -= num_drafts
         sequence.draft(num_drafts)
-        lane = self._state.lanes.of(sequence)
-        lane.served(num_drafts)
-        lane.deficit.take(num_drafts)
+        self._state.lanes.of(sequence).served(num_drafts)
 
     def padding(self, num_rows: int) -> tuple[int, ...]:
         """Return what fills each row up to the longest chunk; rows without a chunk are padding from end to end."""
@@ -191,3 +200,15 @@ class Step:
         if new_tokens > 0:
             sequence.charged = sequence.num_computed
             queue.policy.served(SequenceView(sequence), new_tokens, 0, self._state.time.now)
+
+
+def decode_chunk(sequence: Sequence, new_blocks: tuple[int, ...], memory: KVCacheManager) -> Chunk:
+    """Advance a sequence behind its prompt by a token, and return its chunk; `Step.add_chunk` does so for any chunk."""
+    start, row = sequence.num_computed, sequence.row
+    assert row is not None, "it runs"
+    sequence.num_computed = start + 1
+    sequence.num_pending += 1
+    sequence.in_flight += 1
+    if not (start + 1) % memory.block_size:
+        memory.publish(sequence)
+    return Chunk(sequence.number, row, start, 1, new_blocks, 1)
