@@ -136,6 +136,16 @@ class TestInBrowser:
         assert tiles["replicas"] == "none" and tiles["hour"] == "-"
         assert "No number of replicas keeps the limits" in verdict and "TTFT p99 is 200 ms, above 20 ms" in verdict
 
+    def test_one_replica_is_no_plural(self, tmp_path: Path) -> None:
+        async def look(page: Browser) -> list[Any]:
+            read = "['replicas', 'gpus'].map((one) => document.getElementById(one + '-title').textContent)"
+            many = await page.eval(read)
+            await page.eval(set_to("rate", 1.0))
+            return [many, await page.eval(read)]
+
+        many, one = looked_at(tmp_path / "page.html", look, explored())
+        assert many == ["replicas", "GPUs"] and one[0] == "replica"
+
     def test_fewer_replicas_than_were_simulated_together_are_said_to_be(self, tmp_path: Path) -> None:
         async def look(page: Browser) -> str:
             await page.eval(set_to("rate", 20))

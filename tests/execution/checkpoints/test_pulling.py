@@ -289,6 +289,8 @@ def test_a_name_of_ollama_is_answered_at_once(name: str, other: str, hub: FakeHu
 
 
 def test_any_other_name_without_an_owner_is_no_hub_id(hub: FakeHub) -> None:
+    with pytest.raises(ModelError, match="built-in is the model that comes with inflight; leave the model out"):
+        resolve_model("built-in")
     with pytest.raises(ModelError, match=r"model 'smolm2' \(did you mean smollm2\?\) is no local folder or file, and"):
         resolve_model("smolm2")
     assert suggestion("none:1b") is None and not hub.asked

@@ -111,6 +111,8 @@ def _no_hub_id(name: str) -> ModelError:
     """Make the error for a name without an owner: what it means at others, or what it nearly is."""
     from inflight.execution.checkpoints.ollama_names import suggestion
 
+    if name == "built-in":  # as servers call it
+        return ModelError("built-in is the model that comes with inflight; leave the model out to have that one.")
     if (other := suggestion(name)) is not None:
         return ModelError(
             f"{name} is a name of ollama's library, which is not read here; use {other} (`inflight pull {other}`)."

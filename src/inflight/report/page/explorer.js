@@ -181,6 +181,10 @@
     const span = one.fast === null || !is ? "" : one.fast === one.slow ? "at both ends, too" : `${number(one.fast)} to ${one.slow === Infinity ? "no end" : number(one.slow)}`;
     show("replicas", is ? number(one.replicas) : "none", span);
     show("gpus", is ? number(one.gpus) : "-", is ? `${one.layout.gpus} of each replica` : "");
+    for (const [name, count] of [["replicas", one.replicas], ["gpus", one.gpus]]) {
+      const title = get(`${name}-title`);
+      title.textContent = title.textContent.replace(/s?$/, count === 1 ? "" : "s");
+    }
     show("each", is ? number(one.each) : "-", is ? `${Math.round((100 * one.each) / one.top.rate)} % of the highest` : "");
     const hour = is && asked.price ? one.gpus * asked.price : null;
     show("hour", hour === null ? "-" : money(hour), hour === null || one.slow === null ? "" : `${money(one.fast * one.layout.gpus * asked.price)} to ${one.slow === Infinity ? "no end" : money(one.slow * one.layout.gpus * asked.price)}`);
