@@ -361,3 +361,23 @@ def test_a_search_ends_at_the_open_conversations_that_are_simulated(monkeypatch:
     assert 0.01 < found.rate < 0.02 < most / 10
     with pytest.raises(WorkloadError, match=r"--rate is 0.05 conversations/s, so that 3,420 conversations of 20 turns"):
         searched(1.0)
+
+
+def test_classes_of_single_requests_wait_for_no_answer_whatever_their_shares_add_up_to() -> None:
+    """0.7 + 0.2 + 0.1 is not quite 1: the mean of their turns is a little more."""
+    kinds = [replace(BATCH, name=name, share=share) for name, share in (("a", 0.7), ("b", 0.2), ("c", 0.1))]
+    mixed = Mixed.of(kinds, Poisson(60.0))
+    assert mixed.mean_turns > 1 and not mixed.waits_for_answers
+    assert mixed.settling(1.0, 1.0, 1.0) == 0.0 and Mixed.of([AGENT], Poisson(1.0)).waits_for_answers
+
+
+def test_shared_prefixes_are_cached_before_a_trial_is_measured() -> None:
+    """Each is computed once. In a short run those first times would be a tail that a deployment has for a minute."""
+    shared = SharedPrefixes(groups=20, group_tokens=1600)
+    one = TrafficClass(name="rag", share=1, input=Fixed(50), output=Fixed(20), prefix=shared)
+    demand = Mixed.of([one], Poisson(1.0))
+    asked = Question(machines=[machine()], demand=demand, slos=parse_slos(["ttft=1000(p95)"]), requests=(60, 60, 180))
+    runner = TrialRunner(asked, traffic_of(demand))
+    candidate = candidate_for(asked, runner.traffic, asked.machines[0], asked.overrides)
+    trial = runner.run(candidate, 0.5)
+    assert trial.met and trial.cached > 0.9

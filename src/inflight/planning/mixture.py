@@ -28,6 +28,8 @@ MIN_SAMPLE = 300  # requests
 SPARE = 2.0  # times the conversations that are expected to begin, where each waits for the end of another
 MAX_OPEN = 400_000  # turns of open conversations of a trial: drawing them takes a few seconds
 DRAWN = 0.99  # of these: numbers are rounded
+SEEN = 5.0  # times the shared prefixes: of so many requests drawn at random, one in e^5 is the first of its prefix
+MAX_SEEN = 400.0  # requests of an engine: of more prefixes some are computed in the measured part, on the safe side
 SETTLED = 1.5  # times between two turns, and to compute the open conversations, after which a run is as it will be
 
 
@@ -109,7 +111,7 @@ class Mixed:
     @property
     def waits_for_answers(self) -> bool:
         """Whether requests wait for the answers of others, so that their rate follows from how long those take."""
-        return self.sessions is not None or self.mean_turns > 1
+        return self.sessions is not None or any(one.sessions.several for one in self.classes)
 
     @cached_property
     def slowest(self) -> float:
@@ -192,19 +194,25 @@ class Mixed:
         )
 
     def settling(self, rate: float, residents: float, cold: float) -> float:
-        """Return the requests after which as many are in flight as there will be: conversations that are open at the
-        beginning have nothing cached.
+        """Return the requests after which as many are in flight, and as much is cached, as there will be: an engine has
+        nothing cached at the beginning, of open conversations and of prefixes that prompts share.
 
         Args:
             rate: Requests/s of one engine.
             residents: Requests in flight there at once.
             cold: Seconds in which it computes a whole prompt.
         """
+        seen = max((self._until_cached(one) for one in self.classes), default=0.0)
         if not self.waits_for_answers:
-            return 0.0
+            return seen
         e2e = self.slower * residents / rate
         cycles = SETTLED * self.session_seconds(e2e) / self.mean_turns
-        return rate * (cycles + SETTLED * self.sessions_at(rate, e2e) * cold)
+        return max(seen, rate * (cycles + SETTLED * self.sessions_at(rate, e2e) * cold))
+
+    def _until_cached(self, one: TrafficClass) -> float:
+        """Return the requests after which hardly one has a shared prefix that none before it had."""
+        share = self.share_of(one.name)
+        return min(MAX_SEEN, SEEN * one.prefix.groups / share) if share else 0.0
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
         """Draw requests for one replica; raise WorkloadError where conversations are longer than the model takes."""
