@@ -39,6 +39,13 @@ def test_a_dense_model_is_staged_over_nodes_where_none_holds_it() -> None:
     assert found("deepseek-v3", "h100")[-2:] == ["DP16 EP16", "DP32 EP32"]
 
 
+def test_no_model_is_divided_among_laptops() -> None:
+    assert found("qwen3-4b", "rtx-4060-laptop", "int4") == ["TP1"]
+    laptop = Hardware(model=known_model("qwen3-8b"), gpu=find_gpu("rtx-4060-laptop"))
+    machines = machines_for(laptop, 1000, 2000)
+    assert [str(one.parallelism) for one in machines.fitting] == ["TP1"] and machines.fitting[0].tokens < 2000
+
+
 def test_ways_that_are_not_tried_have_a_reason() -> None:
     qwen = Hardware(model=known_model("qwen2.5-7b"), gpu=find_gpu("l4"))
     machines = machines_for(qwen, 1000, 2000)

@@ -85,6 +85,8 @@ def _within(hardware: Hardware) -> Iterator[Parallelism]:
 
 def _beyond(hardware: Hardware) -> Iterator[Parallelism]:
     """Return the ways over several domains: stages that fill one each, and of a mixture experts over all of them."""
+    if not hardware.gpu.network:
+        return
     domain = hardware.gpu.domain
     width = max(width for width in WIDTHS if width <= min(domain, MAX_TENSOR))
     yield from (Parallelism(width, pipeline=stages) for stages in STAGES)

@@ -78,11 +78,11 @@ class Gpu:
 
     device: as engines name it. served_by: engines that compute at these rates, where this one does not. link: how the
     GPUs of a node reach each other. link_gb_per_s: one way, of one GPU. node_gpus: GPUs in a node. domain_gpus: GPUs
-    that the link reaches, where they are not those of one node: 72 of a GB200 NVL72. network: between nodes, and
-    between_nodes_gb_per_s: one way, of one GPU's network card. watts, idle_watts: of the board at full load and idle;
-    None: not known. pue: of the building, its power over its machines'. price_per_hour: an example in US dollars, and
-    price_source: where and when it was seen; prices differ threefold between clouds and halve, or double, within a
-    year. provenance: where the figures come from.
+    that the link reaches, where they are not those of one node: 72 of a GB200 NVL72. network: between nodes, "" where
+    no model is divided among them, and between_nodes_gb_per_s: one way, of one GPU's network card. watts, idle_watts:
+    of the board at full load and idle; None: not known. pue: of the building, its power over its machines'.
+    price_per_hour: an example in US dollars, and price_source: where and when it was seen; prices differ threefold
+    between clouds and halve, or double, within a year. provenance: where the figures come from.
     """
 
     name: str
