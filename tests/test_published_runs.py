@@ -14,7 +14,14 @@ from benchmarks.published.defaults import default_limits
 from benchmarks.published.fit import interval
 from benchmarks.published.lengths import lengths_of
 from benchmarks.published.measurements import Figures, Measurement, read_measurements
-from benchmarks.published.prediction import Prediction, predict, simulated, step_model, with_interval
+from benchmarks.published.prediction import (
+    Prediction,
+    marlin_padding,
+    predict,
+    simulated,
+    step_model,
+    with_interval,
+)
 from benchmarks.published.rival import read_rival
 from inflight.core.types.features import Features
 from inflight.models.arithmetic import active_parameters
@@ -131,6 +138,15 @@ def test_limits_where_a_source_names_none_are_the_engine_s_own() -> None:
     assert bench.max_num_batched_tokens == 2048, "never fewer"
     prompts = run("llama-3.1-70b fp8 kv fp8, h200, tensorrt-llm 1.0, 2048/128")
     assert prompts.max_num_batched_tokens > 3 * 1024, "of which most sequences are inside their prompts"
+    windows = run("gpt-oss-120b mxfp4, h200, tensorrt-llm 1.2, 1024/8192")
+    assert windows.max_num_seqs == 128, "as if no layer had a window"
+
+
+def test_marlin_fills_up_experts_whose_width_is_no_multiple_of_its_tiles() -> None:
+    """gpt-oss-120b's 61 GiB are 66 on an A100, and as published on GPUs with other kernels."""
+    assert 4.8 < marlin_padding(run("gpt-oss-120b mxfp4, a100-80, vllm 0.11.0, 32000")) / 2**30 < 5.4
+    assert not marlin_padding(run("gpt-oss-120b mxfp4, h100, vllm 0.10.2, 32000"))
+    assert not marlin_padding(run("qwen3-32b bf16, a100-80, vllm 0.11.0, 32000"))
 
 
 def test_a_model_that_does_not_fit_has_no_figures() -> None:

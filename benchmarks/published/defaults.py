@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from inflight.models.arithmetic import weight_bytes
-from inflight.models.sequence_memory import kv_bytes_per_token
+from inflight.models.sequence_memory import paged_kv_bytes_per_token
 from inflight.models.spec import ModelSpec
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, packing
 from inflight.simulate.parallelism import Parallelism
@@ -29,12 +29,13 @@ def bench_limits(
     spec: ModelSpec, gpu: Gpu, parallelism: Parallelism, weights: Precision, kv: Precision, prompt: int, output: int
 ) -> tuple[int, int]:
     """Return the sequences and the tokens of a step that `trtllm-bench` takes for a data set: as many sequences as fit
-    into 0.95 of what weights leave, and the tokens that they need in balance (its `calc_engine_setting`)."""
+    into 0.95 of what weights leave, with the keys and values of all layers as if none had a window, and the tokens that
+    they need in balance (its `calc_engine_setting`)."""
     one = parallelism
     free = gpu.memory_bytes * one.gpus - weight_bytes(spec, packing(weights))
     heads = max(getattr(layer.mixer, "kv_heads", 1) for layer in spec.layers)
     copies = max(1.0, one.gpus / heads)  # of keys and values
-    token = kv_bytes_per_token(spec, ITEM_BYTES[kv]) * copies
+    token = paged_kv_bytes_per_token(spec, ITEM_BYTES[kv]) * copies
     sequences = min(0.95 * free / (token * (prompt + output)), 4096)
     grain = 32 if sequences < 256 else 128 if sequences < 1024 else 256
     tokens = min(sequences * (1 + prompt / output), 32768)

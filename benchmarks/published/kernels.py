@@ -25,8 +25,9 @@ _GPUS = {
     "h200_sxm": (989e12, 1979e12, 4.8e12),
     "l40s": (362e12, 733e12, 0.864e12),
     "b200_sxm": (2250e12, 4500e12, 7.7e12),
+    "rtx_pro_6000_server": (500e12, 1000e12, 1.597e12),
 }
-_BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "w4a16_mxfp4": 0.53, "int4_wo": 0.56}
+_BYTES = {"nvfp4": 0.5625, "bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "w4a16_mxfp4": 0.53, "int4_wo": 0.56}
 # Number and width of experts of which vLLM has a configuration of its kernel for an A100-SXM4-80GB (its folder
 # fused_moe/configs); all others have one of small tiles
 _TUNED = {"a100_sxm": {(8, 1792), (8, 2048), (8, 3584), (8, 4096), (8, 7168), (128, 192)}}
@@ -88,6 +89,31 @@ def _windowed(seen: Any, window: Any) -> Any:
     return numpy.where(window > 0, numpy.minimum(seen, window), seen)
 
 
+def latent(gpu: str, precision: str, table: Any) -> str:
+    """Decodes of latent attention with all 128 heads: the slower of reading and computing."""
+    table = table[(table.step >= 1000) & (table.batch_size >= 32) & (table.num_heads == 128)]
+    batch, last, times = columns(table, "batch_size step")
+    flops = 2 * 128 * (576 + 512) * batch * (last + 1) / _GPUS[gpu][0]
+    return fit(f"{gpu} latent {precision}", {"start": _START, "share": (0.6, 0.05, 2.0)}, times, _by_share(flops))
+
+
+def states(gpu: str, table: Any) -> str:
+    """Decodes of gated delta rule: each row's state is read and written in float32."""
+    table = table[(table.phase == "generation") & table.kernel_source.str.contains("delta_rule")]
+    batch, heads, times = columns(table[table.batch_size >= 32], "batch_size num_v_heads")
+    moved = 2 * 4 * 128 * 128 * heads * batch / _GPUS[gpu][2]
+    return fit(f"{gpu} states", {"start": _START, "share": (0.6, 0.05, 2.0)}, times, _by_share(moved))
+
+
+def _by_share(seconds: Any) -> Callable[[Sequence[Any]], Any]:
+    return lambda of: of[0] + seconds / of[1]
+
+
+def _peak(gpu: str, precision: str) -> float:
+    """Return the operations per second of a data sheet; four bits have twice the rate of eight, where they have one."""
+    return 2 * _GPUS[gpu][1] if precision == "nvfp4" else _GPUS[gpu]["fp8" in precision]
+
+
 def experts(gpu: str, precision: str, tuned: bool, table: Any) -> str:
     """Mixtures: the touched experts are read, then computed, at half of the rate with 12 tokens or `width` wide."""
     skewed = table[table.distribution == "power_law_1.2"]
@@ -97,7 +123,7 @@ def experts(gpu: str, precision: str, tuned: bool, table: Any) -> str:
     width = whole / degree
     touched = count * (1 - (1 - chosen / count) ** tokens)
     elements, each = 3 * hidden * width, tokens * chosen / touched
-    flops = 2 * tokens * chosen * elements / _GPUS[gpu]["fp8" in precision] * (1 + 12 / each)
+    flops = 2 * tokens * chosen * elements / _peak(gpu, precision) * (1 + 12 / each)
     read, moved = touched * elements * _BYTES[precision] / _GPUS[gpu][2], 6 * tokens * chosen * hidden / _GPUS[gpu][2]
 
     def model(of: Sequence[Any]) -> Any:
@@ -108,10 +134,9 @@ def experts(gpu: str, precision: str, tuned: bool, table: Any) -> str:
 
 def matrices(gpu: str, precision: str, table: Any) -> str:
     """Dense matrices: the slower of reading and computing, of which `half` tokens reach half of the rate."""
-    table = table[(table.n >= 1024) & (table.k >= 1024) & (table.n <= 32768) & (table.k <= 32768) & (table.m <= 8192)]
     rows, outputs, inputs, times = columns(table, "m n k")
     read = outputs * inputs * _BYTES[precision] / _GPUS[gpu][2]
-    flops = 2 * rows * outputs * inputs / _GPUS[gpu]["fp8" in precision]
+    flops = 2 * rows * outputs * inputs / _peak(gpu, precision)
     moved = 2 * rows * (outputs + inputs) / _GPUS[gpu][2]
 
     def model(of: Sequence[Any]) -> Any:
@@ -143,9 +168,14 @@ def lines(folder: Path, gpu: str, engine: str) -> list[str]:
         table = table[(table.moe_ep_size == 1) & (width >= 96) & (width % 16 == 0) & (table.num_experts >= 8)]
         groups = table.groupby(["moe_dtype", "kernel_source", "tuned"])
         found += [experts(gpu, key[0], key[2], some) for key, some in groups if key[0] in _BYTES and len(some) > 40]
+    if (table := tables(folder, gpu, "mla", engine, "generation_mla_perf")) is not None:
+        found += [latent(gpu, precision, some) for precision, some in table.groupby("kv_cache_dtype")]
+    if (table := tables(folder, gpu, "linear_attention", engine, "gdn_perf")) is not None:
+        found.append(states(gpu, table))
     if (table := tables(folder, gpu, "gemm", engine, "gemm_perf")) is not None:
+        table = table[table.n.between(1024, 32768) & table.k.between(1024, 32768) & (table.m <= 8192)]
         groups = table.groupby("gemm_dtype")
-        found += [matrices(gpu, precision, some) for precision, some in groups if precision in _BYTES]
+        found += [matrices(gpu, key, some) for key, some in groups if key in _BYTES and len(some) > 40]
     return found
 
 

@@ -18,8 +18,9 @@ from inflight.planning.machine import Hardware
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
 from inflight.simulate.efficiency import Case, Efficiencies, latency_spread, spread
 from inflight.simulate.engine_costs import EngineCosts, engine_costs
-from inflight.simulate.hardware import Precision
+from inflight.simulate.hardware import Precision, packing
 from inflight.simulate.roofline import Roofline
+from inflight.simulate.shards import linear_shard
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate
 from inflight.simulate.steps import StepModel
 
@@ -183,5 +184,19 @@ def _kv_bytes(measurement: Measurement, memory: MemoryBudget) -> float:
     if measurement.engine.name == "tensorrt-llm":
         return measurement.memory_share * (memory.memory_bytes - taken)
     if measurement.engine.name == "vllm":
-        taken += _SAMPLER_BYTES * measurement.max_num_seqs * measurement.spec.vocab_size
+        taken += _SAMPLER_BYTES * measurement.max_num_seqs * measurement.spec.vocab_size + marlin_padding(measurement)
     return measurement.memory_share * memory.memory_bytes - taken
+
+
+def marlin_padding(measurement: Measurement) -> float:
+    """Return the bytes by which vLLM's experts in mxfp4 are larger on GPUs for which it has Marlin's kernels alone:
+    their widths are filled up to a multiple of 128, the model's to one of 256. gpt-oss-120b takes 66 GiB in place of 61
+    (its issue 23278 of 2025-08)."""
+    if measurement.weights != "mxfp4" or measurement.gpu.computes("fp8"):
+        return 0.0
+    hidden, item, more = measurement.spec.hidden_size, packing("mxfp4", mixture=True).expert, 0.0
+    assert item is not None
+    for one in linear_shard(measurement.spec, measurement.parallelism).experts:
+        padded = 128 * math.ceil(one.width / 128) / one.width * 256 * math.ceil(hidden / 256) / hidden
+        more += one.mlp.experts * one.elements * item * (padded - 1)
+    return more

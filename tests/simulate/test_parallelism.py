@@ -18,7 +18,7 @@ from inflight.simulate.engine_costs import engine_costs
 from inflight.simulate.hardware import find_gpu
 from inflight.simulate.parallelism import Parallelism, ParallelismError, check_parallelism, largest_stage
 from inflight.simulate.roofline import KINDS, Roofline
-from inflight.simulate.shards import busiest_batch, linear_shard
+from inflight.simulate.shards import busiest_batch, linear_shard, prompt_chunks
 
 TENSOR, GROUPS = Parallelism(8), Parallelism(1, expert=8, data_attention=8)
 STAGES = Parallelism(8, pipeline=2)
@@ -108,6 +108,18 @@ def test_a_step_of_decodes_is_divided_evenly_and_a_lone_prompt_is_on_one_group()
     assert busiest_batch(many, STAGES, 4096).tokens == pytest.approx(4096, abs=8)
 
 
+def test_prompts_that_end_with_a_step_are_no_decodes() -> None:
+    """Each gets a token, as a decode does; they are known by their pairs of queries and keys."""
+    eight = Features(8 * 1024, 8, 8, 0, 8 * 1024 * 512.0)
+    assert prompt_chunks(eight) == 8
+    assert busiest_batch(eight, GROUPS, 4096).tokens == 1024
+    beside = Features(8 * 1024 + 200, 208, 208, 200 * 1000, 8 * 1024 * 512.0)
+    assert prompt_chunks(beside) == pytest.approx(8, abs=1)
+    assert busiest_batch(beside, GROUPS, 4096).tokens == pytest.approx(1024 + 25, rel=0.05)
+    later = Features(1024, 1, 0, 0, 1024 * 9000.0)
+    assert prompt_chunks(later) == 1 and prompt_chunks(DECODES) == 0
+
+
 def test_the_busiest_gpu_of_whole_experts_has_more_than_the_mean_and_less_so_with_more_tokens() -> None:
     (experts,) = linear_shard(known_model("deepseek-v3"), GROUPS).experts
     factors = [experts.busiest(tokens) for tokens in (1, 16, 256, 4096)]
@@ -165,7 +177,7 @@ def test_published_decodes_over_nodes_come_out_within_a_quarter() -> None:
 def test_over_nodes_one_half_of_a_batch_computes_while_the_other_travels() -> None:
     """The exchange of a large batch is hidden behind arithmetic; within a node it is not, and few tokens stay whole."""
     over = Parallelism(expert=32, data_attention=32)
-    large, few = (Features(rows, rows, rows, rows * 2050, 0.0) for rows in (32 * 256, 32))
+    large, few = (Features(rows, rows, rows, rows * 2050, 0.0) for rows in (32 * 512, 32))
     assert seconds(over, large, "all-reduce") < 1e-3 < seconds(over, few, "all-reduce")
     assert seconds(GROUPS, DECODES, "all-reduce") > 1e-3
 

@@ -261,6 +261,35 @@ def test_layers_with_experts_have_a_launch_of_their_precision() -> None:
         assert part(DECODES, "launch", roofline) == pytest.approx(94 * seconds, rel=0.01), weights
 
 
+def test_experts_in_nvfp4_are_slower_in_an_engine_that_takes_the_kernels_of_cutlass() -> None:
+    """Where a GPU of a data centre has faster ones, and in nvfp4 alone."""
+    own, cutlass = (replace(engine_costs("sglang"), experts_cutlass=taken) for taken in (False, True))
+    many = Features(tokens=8192, rows=8, samples=8, decode_context=0, prefill_context=8 * 1024 * 512)
+    for gpu, weights, least in (("b200", "nvfp4", 1.2), ("b200", "fp8", 1.0), ("rtx-pro-6000", "nvfp4", 1.0)):
+        quick, slow = (
+            part(many, "linear", Roofline(published("qwen3-30b-a3b"), find_gpu(gpu), weights=weights, engine=engine))  # type: ignore[arg-type]
+            for engine in (own, cutlass)
+        )
+        assert least <= slow / quick < (2.0 if least > 1 else 1.01), gpu
+
+
+def test_attention_computes_in_fp8_where_cache_and_units_are_and_the_engine_does() -> None:
+    """Decodes of latent attention, which wait for arithmetic; prompts in TensorRT-LLM alone."""
+    latent, heads = published("deepseek-v3"), known_model("llama-3-70b")
+    decodes = Features(256, 256, 256, 256 * 4000, 0.0)
+
+    def seconds(spec: ModelSpec, gpu: str, held: Features, kind: str, kv: str, engine: str) -> float:
+        return part(held, kind, Roofline(spec, find_gpu(gpu), kv=kv, engine=engine_costs(engine)))  # type: ignore[arg-type]
+
+    quick, slow = (seconds(latent, "b200", decodes, "decode attention", kv, "vllm") for kv in ("fp8", "bf16"))
+    assert slow / quick == pytest.approx(efficiencies("b200").decode_fp8, rel=0.01)
+    for engine, factor in (("tensorrt-llm", efficiencies("h100").prefill_fp8), ("vllm", 1.0)):
+        quick, slow = (seconds(heads, "h100", PROMPT, "prefill attention", kv, engine) for kv in ("fp8", "bf16"))
+        assert slow / quick == pytest.approx(factor), engine
+    quick, slow = (seconds(heads, "a100-80", PROMPT, "prefill attention", kv, "tensorrt-llm") for kv in ("fp8", "bf16"))
+    assert slow == quick
+
+
 def test_other_engines_have_checkpoints_of_four_bits_with_fewer_bytes() -> None:
     """AWQ's and GPTQ's groups of 128 take 0.52 bytes a weight, this engine's of 32 0.625 and values a byte."""
     own, others = (engine_costs(name).packing("int4") for name in ("inflight", "vllm"))
@@ -299,6 +328,13 @@ def test_states_are_read_and_written_for_every_row() -> None:
     alone = part(Features(1, 1, 1, 1, 0.0), "decode attention", roofline)
     assert part(Features(8, 8, 8, 8, 0.0), "decode attention", roofline) == pytest.approx(8 * alone)
     assert alone > 2 * state_bytes(roofline.spec) / find_gpu("h200").bytes_per_s
+
+
+def test_a_prompt_in_a_step_makes_the_states_of_all_rows_pass_the_kernels_of_chunks() -> None:
+    roofline = Roofline(published("qwen3-next-80b-a3b"), find_gpu("h200"), 4)
+    decodes, mixed = Features(100, 100, 100, 100, 0.0), Features(101, 101, 101, 100, 0.5)
+    alone, beside = (part(held, "decode attention", roofline) for held in (decodes, mixed))
+    assert 3 < beside / alone < 10
 
 
 def test_swapped_blocks_cost_their_copy() -> None:

@@ -88,7 +88,7 @@ def expert_exchange_seconds(gpu: Gpu, gpus: int, tokens: float, top_k: int, hidd
     outside = top_k * distant
     if tokens > _FEW_TOKENS:
         outside = (domains - 1) * (1 - (1 - 1 / domains) ** top_k)  # one copy to each domain that is chosen
-        inside = top_k * (1 - 1 / gpu.domain) if domains > 1 else gpus * (1 - (1 - 1 / gpus) ** top_k)
+        inside = top_k * (1 - 1 / gpu.domain) if domains > 1 else (gpus - 1) * (1 - (1 - 1 / gpus) ** top_k)
     link, network = _EXPERT_LINK * gpu.link_bytes_per_s, _EXPERT_NETWORK * gpu.network_bytes_per_s
     each = tokens * hidden * max(max(0.0, inside) / link, outside / network)
     return 2 * _EXPERT_START + (_DISPATCH + _COMBINE) * each

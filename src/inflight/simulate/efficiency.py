@@ -35,11 +35,15 @@ class Efficiencies:
     expert_fp8: float
     expert_fp4: float
     expert_fp4_width: float
+    expert_cutlass: float
     expert_widened: float
     prefill_compute: float
     prefill_tile: float
+    prefill_narrow: float
+    prefill_fp8: float
     sinks: float
     decode_compute: float
+    decode_fp8: float
     decode_memory: float
     decode_tile: float
     mixed_decode: float
@@ -51,6 +55,7 @@ class Efficiencies:
     latent_launch: float
     recurrent_compute: float
     recurrent_memory: float
+    recurrent_launch: float
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from inflight.simulate.hardware import Precision, packing
 
 OWN = "inflight"
 HARMONY = "gpt_oss"  # the family whose prompts are rendered without a template
+IN_BLOCKS = ("deepseek_v3", "minimax_m2")  # families that are published in fp8, with one scale a block
 FILE = Path(__file__).with_name("engines.toml")
 
 
@@ -38,10 +39,12 @@ class EngineCosts:
     kernels: float
     all_reduce: float = 1.0
     experts_fp8: float = 1.0
-    experts_nvfp4: float = 1.0
+    experts_cutlass: bool = False
+    fp8_attention: bool = False
     expert_skew: float = 0.0
     eager_layer: float
     prompt_layer: float | None = None
+    prompt_recurrent: float = 0.0
     graph_tokens: int
     graph_step: int = 1
     graph_sizes: tuple[int, ...] = ()
@@ -60,11 +63,14 @@ class EngineCosts:
         """Return the host's work for a step."""
         return self.step + self.row * rows
 
-    def layer_seconds(self, tokens: int, with_decodes: bool) -> float:
-        """Return the host's time to launch a layer of a step; 0 where the step is a graph."""
+    def launch_seconds(self, tokens: int, with_decodes: bool, layers: int, recurrent: int) -> float:
+        """Return the host's time to launch the layers of a step, `recurrent` of them with a state; 0 where it is a
+        graph."""
         if tokens <= self.graph_tokens:
             return 0.0
-        return self.eager_layer if with_decodes or self.prompt_layer is None else self.prompt_layer
+        if with_decodes or self.prompt_layer is None:
+            return self.eager_layer * layers
+        return self.prompt_layer * layers + self.prompt_recurrent * recurrent
 
     def padded(self, rows: int) -> int:
         """Return the rows that a step of decodes computes: those of the smallest graph that holds them."""
@@ -92,7 +98,10 @@ class EngineCosts:
         return self.tuned_experts is None or f"{gpu} {experts:g}x{width:g}" in self.tuned_experts
 
     def of_model(self, family: str) -> EngineCosts:
-        """Return the costs with those of the model's own template, where the engine has a quicker one."""
+        """Return the costs with those of the model's own template, where the engine has a quicker one, and of kernels
+        for weights as its own checkpoint has them."""
+        if family in IN_BLOCKS:
+            return replace(self, experts_fp8=1.0)
         if family != HARMONY or not self.request_harmony:
             return self
         return replace(self, request=self.request_harmony, request_latency=self.latency_harmony)

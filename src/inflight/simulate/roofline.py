@@ -43,6 +43,10 @@ HALF = Parallelism(pipeline=2)  # of a batch
 NVLINK = "NVLink"
 QUERY_TILE = 128  # queries that share one reading of keys and values
 EXPERT_PASSES = 3  # times that vectors of the chosen experts are read or written beside their products
+# In a step with prompts all rows pass the kernels of chunks (vLLM, gated delta rule): one that decodes fills a chunk,
+# and states are gathered before and scattered after, each time read and written.
+STATE_CHUNK, STATE_PASSES = 64, 3
+NARROW = 64  # elements of a head, at which exponentials bound attention
 Bound = Literal["compute", "bandwidth", "link", "launch"]
 KINDS = ("linear", "prefill attention", "decode attention", "logits head", "all-reduce", "launch")
 
@@ -86,19 +90,20 @@ class Roofline:
         """
         self.spec, self.gpu, self.parallelism = spec, gpu, as_parallelism(parallelism)
         check_parallelism(spec, self.parallelism)
-        tensor = self.parallelism.tensor
+        tensor, layers = self.parallelism.tensor, len(spec.layers)
         self.weights, self.kv, self.case = weights, kv, case
+        self._bf16, self._bandwidth = gpu.flops_per_s("bf16"), gpu.bytes_per_s
         self._shares = efficiencies(gpu.kernels) if shares is None else shares
         self._engine = engine_costs() if engine is None else engine
         self._weights = linear_shard(spec, self.parallelism)
         self.packing = self._engine.packing(weights, bool(self._weights.experts))
         self._in_eight_bits = self.packing.matrix < ITEM_BYTES["bf16"] and gpu.computes(weights)
-        self._layers = len(spec.layers)
-        self._latent = sum(isinstance(layer.mixer, LatentAttention) for layer in spec.layers)
+        self._layers, self._recurrent = layers, sum(bool(layer.mixer.state_flops) for layer in spec.layers)
         self._factor = spread(gpu.kernels, self.has_experts, case) * uneven_stages(spec, self.parallelism)
-        self._shard = 2 * matrix_parameters(spec) / self._layers / self.parallelism.stage_gpus
-        self._dense_shard = 2 * self._weights.matrices / self._layers
+        self._shard = 2 * matrix_parameters(spec) / layers / self.parallelism.stage_gpus
+        self._dense_shard = 2 * self._weights.matrices / layers
         self._sinks = self._shares.sinks if _has_sinks(spec) else 1.0
+        self._prompt_rate, self._decode_rate = _attention_rates(spec, gpu, kv, self._shares, self._engine)
         self._caches = cache_shards(spec, tensor)
         self._token_bytes = sum(one.elements for one in self._caches) * ITEM_BYTES[kv]  # of one token, on one GPU
         self._state_bytes = 2 * state_bytes(spec) / tensor  # of one row: read and written
@@ -106,11 +111,7 @@ class Roofline:
         self._head = 0.0 if spec.head is None else table_parameters(spec) / tensor
         self._block_bytes = block_size * self._token_bytes
         self._overlaps = self.parallelism.spans(gpu)
-        self._bf16, self._bandwidth = gpu.flops_per_s("bf16"), gpu.bytes_per_s
-        with_experts = sum(one.layers for one in self._weights.experts)
-        each = self._shares.layer_launch + self._in_eight_bits * self._shares.fp8_launch
-        more = self._expert_launch * with_experts + self._shares.latent_launch * self._latent
-        self._gaps = (each * self._layers + more) * self._engine.kernels  # seconds between a step's kernels
+        self._gaps = self._kernel_gaps()
         # What depends on numbers of tokens alone, of which few occur: linear layers, the logits' head, collectives.
         self._by_size: dict[tuple[int, int, float], tuple[Cost, Cost, Cost]] = {}
 
@@ -193,8 +194,7 @@ class Roofline:
         )
         of_experts = [self._experts(stage_tokens, one) for one in weights.experts]
         longest = max((dense, *of_experts), key=lambda cost: cost.seconds)
-        states = tokens * weights.state_flops / (self._bf16 * shares.recurrent_compute)
-        return Cost("linear", dense.seconds + states + sum(cost.seconds for cost in of_experts), longest.bound)
+        return Cost("linear", dense.seconds + sum(cost.seconds for cost in of_experts), longest.bound)
 
     def _experts(self, tokens: float, experts: ExpertShard) -> Cost:
         """Return the time of the experts of all layers with the same MLP: each touched one is read, and computes the
@@ -204,7 +204,8 @@ class Roofline:
         touched, shares = experts.mlp.touched_experts(tokens), self._shares
         item = self._expert_item
         chosen = tokens * experts.mlp.top_k
-        four = shares.expert_fp4 * (self._engine.experts_nvfp4 if self.weights == "nvfp4" else 1.0)
+        by_cutlass = self._engine.experts_cutlass and self.weights == "nvfp4"
+        four = shares.expert_fp4 * (shares.expert_cutlass if by_cutlass else 1.0)
         eight = shares.expert_fp8 * self._engine.experts_fp8 if item >= 1 else four
         rate = self._rate(item, eight, shares.expert_widened) * self._expert_share(item, experts)
         rate *= saturation(chosen / touched, shares.expert_tokens)
@@ -246,15 +247,14 @@ class Roofline:
     def _prefill_attention(self, features: Features) -> Cost:
         if not features.prefill_context:
             return _NO_PREFILL
-        # Attention computes in bf16, whatever the precision of weights and cache. Tiles are computed whole, and
-        # filled and emptied, so that each query costs as if it saw some positions more.
+        # Tiles are computed whole, and filled and emptied, so that each query costs as if it saw some positions more.
         prompts = max(1, features.tokens - features.rows)
         more = self._shares.prefill_tile * prompts
         pairs = [(one, one.seen(features.prefill_context, prompts) + more) for one in self._caches]
         flops = sum(one.prompt_flops * seen for one, seen in pairs)
         read = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv] / QUERY_TILE
-        rate = self._bf16 * self._shares.prefill_compute * self._sinks
-        return _slower("prefill attention", flops / rate, read / (self._bandwidth * self._shares.decode_memory))
+        bandwidth = self._bandwidth * self._shares.decode_memory
+        return _slower("prefill attention", flops / self._prompt_rate, read / bandwidth)
 
     def _decode_attention(self, features: Features) -> Cost:
         more = self._shares.decode_tile * features.rows if features.decode_context else 0.0
@@ -265,11 +265,18 @@ class Roofline:
             read += one.read * seen
         moved = read * ITEM_BYTES[self.kv] + self._token_bytes * features.tokens
         mixed = self._shares.mixed_decode if features.prefill_context else 1.0
-        rate = self._bf16 * self._shares.decode_compute
         bandwidth = self._bandwidth * self._shares.decode_memory * self._sinks * mixed
-        states = self._state_bytes * features.rows / (self._bandwidth * self._shares.recurrent_memory)
-        cost = _slower("decode attention", flops / rate, moved / bandwidth)
-        return structs.replace(cost, seconds=cost.seconds + states) if states else cost
+        cost = _slower("decode attention", flops / self._decode_rate, moved / bandwidth)
+        return structs.replace(cost, seconds=cost.seconds + self._states(features)) if self._recurrent else cost
+
+    def _states(self, features: Features) -> float:
+        """Return the seconds of recurrent states: they are computed, and read and written."""
+        tokens, passes = features.tokens, 1
+        if features.prefill_context:
+            tokens, passes = tokens + (STATE_CHUNK - 1) * min(features.samples, features.rows - 1), STATE_PASSES
+        computed = tokens * self._weights.state_flops / (self._bf16 * self._shares.recurrent_compute)
+        moved = passes * features.rows * self._state_bytes
+        return computed + moved / (self._bandwidth * self._shares.recurrent_memory)
 
     def _logits(self, features: Features) -> Cost:
         if not features.samples:
@@ -309,11 +316,20 @@ class Roofline:
         tokens = stage_tokens / one.stage_gpus * experts.busiest(stage_tokens, self._engine.expert_skew)
         return min(gathered, expert_exchange_seconds(self.gpu, experts.divided, tokens, experts.mlp.top_k, hidden))
 
+    def _kernel_gaps(self) -> float:
+        """Return the seconds between a step's kernels."""
+        shares, with_experts = self._shares, sum(one.layers for one in self._weights.experts)
+        latent = sum(isinstance(layer.mixer, LatentAttention) for layer in self.spec.layers)
+        each = shares.layer_launch + self._in_eight_bits * shares.fp8_launch
+        more = shares.latent_launch * latent + shares.recurrent_launch * self._recurrent
+        return (each * self._layers + self._expert_launch * with_experts + more) * self._engine.kernels
+
     def _launch(self, features: Features, kernels: float) -> float:
         """Return the seconds that a step takes beside its kernels: gaps between them, and what the host does meanwhile
         for longer than they take, or after them."""
         engine = self._engine
-        launched = engine.layer_seconds(features.tokens, bool(features.decode_context)) * self._layers
+        decodes = bool(features.decode_context)
+        launched = engine.launch_seconds(features.tokens, decodes, self._layers, self._recurrent)
         device = max(kernels + self._gaps, launched)
         host = engine.step_seconds(features.rows)
         whole = max(device + engine.step, host) if engine.overlapped else device + host
@@ -336,8 +352,24 @@ def _overlapped(whole: tuple[Cost, ...], half: tuple[Cost, ...], exchange: float
 _NO_PREFILL = Cost("prefill attention", 0.0, "bandwidth")
 
 
+def _attention_rates(
+    spec: ModelSpec, gpu: Gpu, kv: Precision, shares: Efficiencies, engine: EngineCosts
+) -> tuple[float, float]:
+    """Return the operations per second of attention, of prompts and of decodes."""
+    peak, in_fp8 = gpu.flops_per_s("bf16"), kv == "fp8" and gpu.computes("fp8")
+    prompts = peak * shares.prefill_compute * (shares.sinks if _has_sinks(spec) else 1.0)
+    prompts *= shares.prefill_narrow if _is_narrow(spec) else 1.0
+    prompts *= shares.prefill_fp8 if in_fp8 and engine.fp8_attention else 1.0
+    return prompts, peak * shares.decode_compute * (shares.decode_fp8 if in_fp8 else 1.0)
+
+
 def _has_sinks(spec: ModelSpec) -> bool:
     return any(isinstance(layer.mixer, Attention) and layer.mixer.sinks for layer, _ in spec.kinds_of_layers)
+
+
+def _is_narrow(spec: ModelSpec) -> bool:
+    mixers = (layer.mixer for layer, _ in spec.kinds_of_layers)
+    return any(isinstance(mixer, Attention) and mixer.head_dim <= NARROW for mixer in mixers)
 
 
 def _slower(kind: str, compute: float, memory: float) -> Cost:

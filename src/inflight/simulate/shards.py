@@ -146,7 +146,7 @@ def busiest_batch(features: Features, parallelism: Parallelism, widest: int) -> 
     if parallelism.batches == 1:
         return features
     groups, stages, rows = parallelism.data_attention, parallelism.pipeline, features.rows
-    decodes = min(features.samples, rows - 1) if features.prefill_context else rows
+    decodes = rows - prompt_chunks(features)
     prompts = features.tokens - decodes
     part = 0.0
     if features.prefill_context and prompts > 0:
@@ -161,3 +161,13 @@ def busiest_batch(features: Features, parallelism: Parallelism, widest: int) -> 
         prefill_context=features.prefill_context * part,
         moved_blocks=math.ceil(features.moved_blocks / parallelism.batches),
     )
+
+
+def prompt_chunks(features: Features) -> int:
+    """Return how many rows of a step compute prompts: those that get no token, and of the others as many as there are
+    if each begins with this step, since n prompts of t tokens have n·t²/2 pairs of a query and a key."""
+    if not features.prefill_context:
+        return 0
+    least = max(1, features.rows - features.samples)
+    tokens = max(0, features.tokens - features.rows + least)
+    return min(features.rows, max(least, round(tokens * tokens / (2 * features.prefill_context))))
