@@ -68,6 +68,11 @@ def test_steps_wider_than_memory_was_reckoned_with() -> None:
     assert "was computed with" not in warned(on=small, max_num_batched_tokens=4096)
 
 
+def test_adapters_are_said_to_take_memory_and_no_time() -> None:
+    served = Hardware(model=known_model("qwen2.5-0.5b"), gpu=find_gpu("l4"), max_loras=8)
+    assert "no time: what their products add to each step is not modelled" in warned(on=served.machine(1, 100))
+
+
 def test_small_steps_and_copied_heads_on_a_gpu() -> None:
     qwen = Hardware(model=known_model("qwen2.5-0.5b"), gpu=find_gpu("h100"))
     assert "below the 295 tokens" in warned(on=qwen.machine(1, 100), max_num_batched_tokens=128)

@@ -66,6 +66,8 @@ def _on_memory(question: Question, traffic: Traffic, candidate: Candidate) -> It
         yield sentence("wide_steps", budget=budget, usual=widest, wider=wider, memory=memory, unit=machine.unit)
     if (fewer := _with_fewer_bits(machine, traffic)) is not None:
         yield fewer
+    if memory is not None and memory.adapter_bytes:
+        yield sentence("adapters_without_time", memory=memory, unit=machine.unit)
     if machine.tokens < machine.max_model_len:
         yield sentence("short_memory", machine=machine, longest=traffic.longest)
 
