@@ -82,6 +82,7 @@ WRITTEN = [
     ("allenai/Olmo-3-32B-Think", "olmo-3-32b", None),
     ("nvidia/Kimi-K2.7-Code-NVFP4", "kimi-k2.7-code-nvfp4", 4),
     ("codestral:22b", "codestral-22b", None),
+    ("Llama 3.1 8B", "llama-3.1-8b", None),
     ("llama3.3", "llama-3.3-70b", None),
     ("gemma3:27b", "gemma-3-27b", None),
     ("qwen3:30b", "qwen3-30b-a3b", None),

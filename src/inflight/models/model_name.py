@@ -43,7 +43,7 @@ def compact(name: str) -> str:
 
 def model_name(given: str, formats: Mapping[str, Mapping[str, Any]]) -> ModelName:
     """Divide a name into a model's and a format's. formats: of `names.toml`."""
-    name = given.strip().lower().rpartition("/")[2].removeprefix("meta-").replace(":", "-")
+    name = re.sub(r"\s+", "-", given.strip().lower()).rpartition("/")[2].removeprefix("meta-").replace(":", "-")
     name = re.sub("-(latest|preview)$", "", name)
     ends = {end: one for one, config in formats.items() for end in (one, *config.get("spelled", ()))}
     end = max((end for end in ends if name.endswith(f"-{end}")), key=len, default="")

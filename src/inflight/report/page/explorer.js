@@ -112,7 +112,7 @@
     if (!stop) parts.push("No run missed them; at higher loads nothing was simulated, so nothing more is counted on.");
     else if (stop === "saturated") parts.push(`The run at ${number(next.rate)} is saturated: no rate between the two is counted on.`);
     else parts.push(`${NAMES[stop]} ${end} is missed first: ${beyond(latency(next, "typical", stop, asked.share), asked[stop])} in the run at ${number(next.rate)}; the rate is interpolated from the run at ${number(run.rate)}.`);
-    if (replicas < layout.pooled) parts.push(`Simulated were ${layout.pooled} replicas behind a router: ${replicas === 1 ? "one alone evens" : "fewer even"} bursts out less, so plan this rate again before you buy.`);
+    if (replicas < layout.pooled) parts.push(`${layout.pooled} replicas behind a router were simulated: ${replicas === 1 ? "one alone evens" : "fewer even"} bursts out less, so plan this rate again before you buy.`);
     if (each < layout.runs[0].rate) parts.push("The load is below the lowest run, whose latencies are shown: they are at most these.");
     return parts.join(" ");
   }
