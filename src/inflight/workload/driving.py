@@ -19,7 +19,7 @@ from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation, Outcome
-from inflight.workload.workload import Entry, Pacer, Workload
+from inflight.workload.workload import NO_TARGETS, Entry, Pacer, Workload
 
 
 class EngineFault(RuntimeError):
@@ -148,6 +148,9 @@ class ObservationCollector:
         )
 
 
+_NO_SLO = SLO()
+
+
 @lru_cache(maxsize=1024)
 def _params(max_tokens: int) -> SamplingParams:
     return SamplingParams(temperature=0, ignore_eos=True, max_tokens=max_tokens)
@@ -157,7 +160,7 @@ def core_request(
     entry: Entry, request_id: str, prompt_token_ids: tuple[int, ...], arrival: float | None = None
 ) -> Request:
     """Make an entry's request. arrival: where it is known only now (later turns, closed loops); None: the entry's."""
-    max_tokens = entry.max_tokens or entry.output_tokens
+    max_tokens, targets = entry.max_tokens or entry.output_tokens, entry.targets
     return Request(
         request_id=request_id,
         prompt_token_ids=prompt_token_ids,
@@ -166,7 +169,7 @@ def core_request(
         lane=entry.lane or "interactive",
         tenant=entry.tenant,
         priority=entry.priority or 0,
-        slo=SLO(entry.targets.ttft, entry.targets.gap, entry.targets.tpot),
+        slo=_NO_SLO if targets is NO_TARGETS else SLO(targets.ttft, targets.gap, targets.tpot),
         cache_salt=entry.cache_salt,
         session=entry.session,
         program=entry.program,
