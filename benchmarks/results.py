@@ -69,7 +69,7 @@ SUBJECTS: Mapping[str, Subject] = {  # by file name, in the order of the content
         "Sections older than 2026-11-29 measured HTTP and engine in one process; now each has a process of its own.",
     ),
     "judges": Subject("Judged by others", ("conformance", "judges", "bfcl", "lm_eval", "open_webui")),
-    "simulator": Subject("How true the simulator is", ("simulation_accuracy", "decision", "simulator")),
+    "simulator": Subject("How true the simulator is", ("simulation_accuracy", "decision", "plan_spread", "simulator")),
     "published": Subject("Predicted beside what others published", ("published",)),
     "instruments": Subject("How good the instruments are", ("bench_client", "trace_loading")),
 }

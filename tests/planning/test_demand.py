@@ -27,6 +27,21 @@ def test_the_rate_is_what_was_asked(demand: Demand, rate: float) -> None:
     assert arrivals == sorted(arrivals)
 
 
+@pytest.mark.parametrize("variation", [1.0, 4.0])
+def test_another_rate_only_scales_the_gaps_of_the_same_requests(variation: float) -> None:
+    slow, fast = (drawn(20.0, gap_variation=variation).workload(rate, 300, 1).entries for rate in (2.0, 6.0))
+    assert [one.arrival for one in slow] == pytest.approx([3 * one.arrival for one in fast])
+    assert [(one.prompt_tokens, one.output_tokens) for one in slow] == [
+        (one.prompt_tokens, one.output_tokens) for one in fast
+    ]
+
+
+def test_a_few_hundred_requests_have_the_tail_of_their_lengths() -> None:
+    """As 512 of each seed do in a run; of independent draws p99 would vary by a tenth."""
+    longest = [sorted(one.prompt_tokens for one in drawn(20.0).workload(5.0, 512, seed).entries) for seed in range(6)]
+    assert [one[506] for one in longest] == pytest.approx([400.0] * 6, rel=0.03)
+
+
 @pytest.mark.parametrize("demand", DEMANDS)
 def test_a_seed_makes_the_same_and_another_one_something_else(demand: Demand) -> None:
     assert demand.workload(3, 100, 1).entries == demand.workload(3, 100, 1).entries

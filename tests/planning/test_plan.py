@@ -25,6 +25,7 @@ from inflight.planning.sensitivity import Measurement
 from inflight.planning.simulation import Topology, Trial, try_out
 from inflight.planning.sizing import POOLED, Candidate, Question, TrialRunner, candidate_for, candidates
 from inflight.planning.trial_cache import TrialCache
+from inflight.planning.yardstick import Yardstick
 
 from .builders import Linear, drawn, machine, workload
 
@@ -200,10 +201,30 @@ def test_the_interval_holds_the_answer() -> None:
 
 def test_the_rates_of_the_interval_are_those_of_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short trial at the slow end may meet what the planned load misses there."""
-    monkeypatch.setattr("inflight.planning.sizing.rate_under", lambda runner, best, model: best.rate)
+    monkeypatch.setattr("inflight.planning.refinement.rate_under", lambda runner, best, model, planned: best.rate)
     found = plan(asked(machine(), rate=20.0, slo="ttft=1200(p99)"))
     assert isinstance(found, Plan) and found.replicas_high is not None and found.replicas_high > found.replicas
     assert found.rates[0] / found.replicas == pytest.approx(20.0 / found.replicas_high)
+
+
+def test_an_end_with_the_usual_steps_is_the_answer_itself() -> None:
+    """Ends are found in short trials, which are read beside the planned load's."""
+    same = Linear(0.1, 1e-3)
+    found = plan(asked(machine(cases=(same, same)), rate=100.0, slo="ttft=4000(p99)"))
+    assert isinstance(found, Plan) and found.replicas_high is not None
+    assert found.replicas_high <= 1.06 * found.replicas + 1 and found.replicas_low >= found.replicas / 1.06 - 1
+    for spans, own in ((found.spans[name], found.trial.percentiles[name]) for name in ("ttft", "e2e")):
+        assert all(low == pytest.approx(value) == high for (low, high), value in zip(spans, own, strict=True))
+
+
+def test_a_trial_of_the_planned_load_is_read_as_the_long_one() -> None:
+    question = asked(machine(), rate=20.0, slo="ttft=4000(p99)")
+    runner = TrialRunner(question, traffic_of(question.demand))
+    one = candidates(question, runner.traffic)[0]
+    long, short = (runner.run(one, 2.0, seed=2, reads=reads) for reads in (3.0, 1.0))
+    read = Yardstick.of(long, short).read(short)
+    assert read.values == pytest.approx(long.values) and short.values != pytest.approx(long.values)
+    assert Yardstick({}, {}).read(short) == short
 
 
 @pytest.mark.wide
@@ -310,17 +331,18 @@ def changed(monkeypatch: pytest.MonkeyPatch, name: str, highest: float) -> tuple
     one = candidate_for(question, traffic, question.machines[0], question.overrides)
     like, tried = try_out(one.machine, one.config, question.demand.workload(1.0, 60, 0), question.slos), []
 
-    def run(runner: TrialRunner, candidate: Candidate, rate: float, *, topology: Topology, **more: Any) -> Trial:
-        tried.append((rate, topology.engines))
-        return replace(like, rate=rate, replicas=topology.engines, values={slo: 4.0 * rate / highest})
+    def run(runner: TrialRunner, candidate: Candidate, rate: float, **more: Any) -> Trial:
+        tried.append((rate, candidate.pooled))
+        return replace(like, rate=rate, replicas=candidate.pooled, values={slo: 4.0 * rate / highest})
 
     monkeypatch.setattr(TrialRunner, "run", run)
-    return find_change(TrialRunner(question, traffic), replace(one, rate=2.6, pooled=3), 40, name), tried
+    best, same = replace(one, rate=2.6, pooled=3), Yardstick({}, {})
+    return find_change(TrialRunner(question, traffic), best, 40, name, same), tried
 
 
 def test_the_need_of_other_traffic_is_looked_for_from_how_far_it_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     change, tried = changed(monkeypatch, OF_ANSWERS, 2.3)
-    assert [engines for _, engines in tried] == [3] * len(tried) and len(tried) == 2
+    assert len(tried) == 2
     assert change.replicas is not None and 100 / 2.3 <= change.replicas <= 1.25 * 100 / 2.3
 
 

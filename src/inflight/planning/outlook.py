@@ -16,6 +16,7 @@ from inflight.planning.search import TRICKLE, Capacity, find_capacity
 from inflight.planning.simulation import ROUTER, Drafted, Topology, Trial
 from inflight.planning.sizing import (
     AFFINE,
+    PLANNED_SEED,
     ROUGH,
     ROUGHLY,
     THOROUGHLY,
@@ -26,6 +27,7 @@ from inflight.planning.sizing import (
     measure,
     whole_engines,
 )
+from inflight.planning.yardstick import Yardstick, beside
 from inflight.simulate.drafting import SimulatedDrafts
 
 OF_ANSWERS = "answers half as long again"  # which vectors are not
@@ -62,26 +64,25 @@ class Change:
     beyond: int = 0
 
 
-def find_change(runner: TrialRunner, best: Candidate, replicas: int, name: str) -> Change:
-    """Find what one of CHANGES would take."""
+def find_change(runner: TrialRunner, best: Candidate, replicas: int, name: str, yardstick: Yardstick) -> Change:
+    """Find what one of CHANGES would take, in short trials."""
     changed = CHANGES[name](runner.question.demand)
     share = changed.rate / replicas
-    topology = runner.topology(best.pooled)
 
-    def run(rate: float, reads: float = ROUGHLY) -> Trial:
-        return runner.run(best, rate, seed=2, demand=changed, reads=reads, topology=topology)
+    def run(rate: float) -> Trial:
+        return yardstick.read(beside(runner, best, rate, demand=changed))
 
     trial = run(share)
     more = changed.rate > runner.question.demand.rate  # alike, only more
-    if trial.met and (more or trial.by_class):  # in a run shorter than the planned one, no low lane's queue grows
-        trial = run(share, THOROUGHLY)
+    if trial.met and trial.by_class:  # in a run shorter than the planned one, no low lane's queue grows
+        trial = runner.run(best, share, seed=PLANNED_SEED, demand=changed, reads=THOROUGHLY)
     if trial.met:
         return Change(name, trial, replicas)
     if more:
         return Change(name, trial, _more_than(replicas, changed.rate / best.rate))
     found = find_capacity(run, best.rate, ROUGH, _CHANGE_TRIALS, trickle=False, known=trial)
     if found.met is not None:
-        return Change(name, trial, _more_than(replicas, changed.rate / found.met.rate))
+        return Change(name, trial, _more_than(replicas, changed.rate / found.limit))
     assert found.missed is not None, "the search began with a miss"
     return Change(name, trial, None, math.ceil(changed.rate / found.missed.rate))
 

@@ -28,6 +28,7 @@ from inflight.planning.rendering import milliseconds, render, sentence
 from inflight.planning.runner_up import Rivals, running_ahead
 from inflight.planning.sensitivity import Measurement
 from inflight.planning.separation import SeparateClass
+from inflight.planning.settling import settled
 from inflight.planning.simulated_blocks import in_simulated_blocks
 from inflight.planning.simulation import ROUTER, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner
@@ -202,11 +203,15 @@ def plan(
         return replace(answer, is_first=True)
     if first is not None:
         first(answer)
-    runner, seconds = runner.asking(answer.question), stages.seconds_per_trial
+    seconds = stages.seconds_per_trial
+    answer = _settled(runner, answer, workers)
+    runner = runner.asking(answer.question)
     known = [answer.chosen.machine, *(one.machine for one in others if one.capacity.met is not None)]
     untried = [one for one in found if all(one.machine is not machine for machine in known)]
     rivals = Rivals([one for one in others if one.rate], untried)
-    refined = refine(runner, answer.chosen, answer.replicas, rivals, strategies, workers, progress, seconds)
+    refined = refine(
+        runner, answer.chosen, answer.replicas, answer.trial, rivals, strategies, workers, progress, seconds
+    )
     return _with(answer, refined)
 
 
@@ -348,10 +353,22 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
 
 
 def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fast: bool, workers: int) -> Plan:
-    """Return the first answer: the planned load was simulated, and nothing beside it. fast: in a shorter trial."""
-    traffic, reads = runner.traffic, 1.0 if fast else sizing.THOROUGHLY
+    """Return the first answer: the planned load was simulated, and nothing beside it. fast: not until it decides."""
+    reads = 1.0 if fast or runner.question.is_settled else sizing.THOROUGHLY
     load = PlannedLoad(runner, reads, decides=not fast, workers=workers)
-    question, best, replicas, trial = planned_replicas(load, best)
+    return _answer_of(runner, *planned_replicas(load, best), others)
+
+
+def _settled(runner: TrialRunner, answer: Plan, workers: int) -> Plan:
+    """Return the answer as long trials of its planned load settle it."""
+    found = settled(runner.asking(answer.question), answer.chosen, answer.replicas, workers)
+    return answer if found is None else _answer_of(runner, *found, answer.others)
+
+
+def _answer_of(
+    runner: TrialRunner, question: Question, best: Candidate, replicas: int, trial: Trial, others: Sequence[Candidate]
+) -> Plan:
+    traffic = runner.traffic
     return Plan(
         question=question,
         traffic=traffic,

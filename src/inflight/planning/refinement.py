@@ -10,7 +10,8 @@ from typing import Any
 
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.metrics.slo import Slo
-from inflight.planning import outlook, sizing
+from inflight.planning import outlook
+from inflight.planning.ends import rate_under
 from inflight.planning.layouts import LayoutOutlook, best_need, confirmed_need, layout_needs
 from inflight.planning.limits import LimitCost, limit_cost
 from inflight.planning.mixed_fleets import mixed_fleets
@@ -22,12 +23,13 @@ from inflight.planning.runner_up import Rivals, runner_up
 from inflight.planning.sensitivity import Measurement, measurements
 from inflight.planning.separation import SeparateClass, class_names, separate_class
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Candidate, TrialRunner
+from inflight.planning.sizing import Candidate, Question, TrialRunner
 from inflight.planning.stages import Progress, Stages
+from inflight.planning.yardstick import Yardstick, beside
 
 ENDS = ("slow", "fast")  # as `Machine.cases`
 # Usual trials of a job.
-SEED, END, LOAD, CHANGE, LIMIT, STRATEGY, ROUTER, LAYOUTS, DRAFTS = 1.0, 2.5, 1.0, 2.0, 2.0, 4.0, 3.0, 18.0, 2.0
+END, LOAD, CHANGE, LIMIT, STRATEGY, ROUTER, LAYOUTS, DRAFTS = 2.5, 1.0, 2.0, 2.0, 4.0, 3.0, 18.0, 2.0
 RUNNER_UP = STRATEGY
 
 
@@ -38,7 +40,7 @@ class PlanError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Refined:
     """Refinements of an answer, as in `plan.Plan`. rates: requests/s of each replica at the slow and at the fast end.
-    trials: of the planned load, with another seed and at both ends."""
+    trials: of the planned load, at both ends."""
 
     replicas_low: int
     replicas_high: int | None
@@ -70,6 +72,7 @@ def refine(
     runner: TrialRunner,
     best: Candidate,
     replicas: int,
+    planned: Trial,
     rivals: Rivals,
     strategies: bool,
     workers: int,
@@ -82,17 +85,19 @@ def refine(
         runner: Runs trials.
         best: The chosen machine with its settings.
         replicas: That are planned.
+        planned: The trial of the planned load.
         rivals: Machines that a runner-up is looked for among.
         strategies: Whether strategies are compared.
         workers: Processes at once; the result does not depend on them.
         progress: Called when a job ends.
         seconds_per_trial: Of a usual trial so far; None: not known.
     """
-    made = _jobs(runner, best, replicas, rivals, strategies)
+    yardstick = Yardstick.of(planned, beside(runner, best, runner.question.demand.rate / replicas))
+    made = _jobs(runner, best, replicas, planned, yardstick, rivals, strategies)
     stages = Stages(made.work, progress, at_once=workers, seconds_per_trial=seconds_per_trial)
     longest_first = sorted(made.jobs, key=lambda name: -made.work[name])
     found = run_all({name: made.jobs[name] for name in longest_first}, workers, partial(stages.end, reports=True))
-    at_ends = [found[_at_end(end)] for end in ENDS if _at_end(end) in found]
+    at_ends = [yardstick.read(found[_at_end(end)]) for end in ENDS if _at_end(end) in found]
     slow, fast = (found.get(_rate_at(end), best.rate) for end in ENDS)
     low, high = _interval(runner, best, replicas, at_ends, slow, fast)
     rates = _slowest(slow, best, runner.question, high), max(fast, best.rate)
@@ -100,7 +105,7 @@ def refine(
         low,
         high,
         rates,
-        (found[_OTHER_SEED], *at_ends),
+        at_ends,
         [found[_change(name)] for name in outlook.changes_of(best.machine, runner.question)],
         [found[_limit(slo)] for slo in runner.question.slos],
         measurements(runner, best, replicas, low, high, rates),
@@ -113,7 +118,7 @@ def refine(
     )
 
 
-_OTHER_SEED, _SPECULATION, _LAYOUTS = "another seed", "speculation at the planned load", "layouts"
+_SPECULATION, _LAYOUTS = "speculation at the planned load", "layouts"
 _RUNNER_UP = "the next plan"
 
 
@@ -141,15 +146,22 @@ def _router(name: str) -> str:
     return f"router {name}"
 
 
-def _jobs(runner: TrialRunner, best: Candidate, replicas: int, rivals: Rivals, strategies: bool) -> _Jobs:
+def _jobs(
+    runner: TrialRunner,
+    best: Candidate,
+    replicas: int,
+    planned: Trial,
+    yardstick: Yardstick,
+    rivals: Rivals,
+    strategies: bool,
+) -> _Jobs:
     question, jobs = runner.question, _Jobs()
     share = question.demand.rate / replicas
-    jobs.add(_OTHER_SEED, SEED, runner.run, best, share, seed=3)
     for end, model in zip(ENDS, best.machine.cases, strict=False):
-        jobs.add(_at_end(end), LOAD, runner.run, best, share, seed=2, model=model)
-        jobs.add(_rate_at(end), END, sizing.rate_under, runner, best, model)
+        jobs.add(_at_end(end), LOAD, beside, runner, best, share, model=model)
+        jobs.add(_rate_at(end), END, rate_under, runner, best, model, planned)
     for name in outlook.changes_of(best.machine, question):
-        jobs.add(_change(name), CHANGE, outlook.find_change, runner, best, replicas, name)
+        jobs.add(_change(name), CHANGE, outlook.find_change, runner, best, replicas, name, yardstick)
     for slo in question.slos:
         jobs.add(_limit(slo), LIMIT, limit_cost, runner, best, replicas, slo)
     for name in STRATEGIES if strategies else ():
@@ -173,8 +185,7 @@ def _interval(
 ) -> tuple[int, int | None]:
     """Return the replicas with everything uncertain at its fast end, and at its slow end.
 
-    planned: at the planned load, slow and fast. SLOs that the slow end missed there take more replicas, even if a
-    shorter trial with another seed meets them. slow, fast: the highest rates.
+    planned: at the planned load, slow and fast. slow, fast: the highest rates.
     """
     if not planned:
         return replicas, replicas
@@ -182,11 +193,11 @@ def _interval(
     low = min(replicas, math.ceil(demand / max(fast, best.rate)))
     if not slow:
         return low, None
-    high = replicas if planned[0].met else max(replicas + 1, round(sizing.HARDER_BY * replicas))
+    high = replicas if planned[0].met else replicas + 1
     return low, max(high, math.ceil(demand / slow))
 
 
-def _slowest(slow: float, best: Candidate, question: sizing.Question, high: int | None) -> float:
+def _slowest(slow: float, best: Candidate, question: Question, high: int | None) -> float:
     """Return the requests/s of each replica at the slow end, which the most replicas of the interval have: where the
     planned load misses there what a shorter trial meets, fewer than that met."""
     rate = min(slow, best.rate)

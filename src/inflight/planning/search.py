@@ -18,6 +18,8 @@ LONGEST = 4.0  # largest of all, after several trials on the same side
 BLIND = 2.0  # factor from a run that says nothing of other rates: least from a trickle, largest from a known miss
 INSIDE = 0.15  # of the interval, in logarithms, that a next rate keeps away from its ends
 CLOSING = 4  # more trials where the first guess was far off: without them the rate may be a fraction of the highest
+STEEPNESS = 1.5  # of ln(latency) by ln(rate), at least nearly, where latencies are near their limits
+FAR = 0.3  # of the logarithm of a latency beside its limit: beyond, it says little of the rate
 MIN_BADNESS = 0.01  # of a run that met its SLOs
 SATURATED = 3.0  # badness of a run whose waiting grew without end
 
@@ -30,6 +32,19 @@ class Capacity:
     met: Trial | None
     missed: Trial | None
     trials: int
+
+    @property
+    def limit(self) -> float:
+        """Return the requests/s at which the SLOs are just met: between both, or beyond the one that there is; 0 where
+        there is none."""
+        if self.met is None and self.missed is None:
+            return 0.0
+        if self.met is None or self.missed is None or self.missed.rate <= self.met.rate:
+            near = self.met or self.missed
+            assert near is not None, "one of them is there"
+            return near.rate * math.pow(badness(near), -1 / STEEPNESS)
+        below, above = (min(FAR, abs(math.log(badness(one)))) for one in (self.met, self.missed))
+        return self.met.rate * math.pow(self.missed.rate / self.met.rate, below / (below + above))
 
 
 def find_capacity(
@@ -63,7 +78,8 @@ def find_capacity(
     """
     # whether the SLOs were met → rate and trial
     sides: dict[bool, tuple[float, Trial]] = {} if known is None else {known.met: (known.rate, known)}
-    rate, number = min(TRICKLE * guess if trickle_first else guess, ceiling), 0
+    lowest = TRICKLE * guess
+    rate, number = min(lowest if trickle_first else guess, ceiling), 0
     was_met, repeated = False, 0  # of the last trial, and how many in a row were on the same side
     if known is not None and not known.met:
         rate, repeated = min(rate, known.rate / min(BLIND, _down(known))), 1
@@ -73,21 +89,27 @@ def find_capacity(
         found = trial(rate)
         was_met, repeated = found.met, repeated + 1 if found.met == was_met else 1
         sides[found.met] = (rate, found)
-        is_trickle = rate <= TRICKLE * guess * 1.001
+        is_trickle = rate <= lowest * 1.001
         if _is_decided(sides, is_trickle, tolerance, worth, ceiling):
             break
         if (found.met and is_trickle) or (number == max_trials and _is_far(sides, ceiling)):
             max_trials, closing = max_trials + closing, 0
-        if len(sides) == 2:
-            rate = _between(sides[True], sides[False], was_met, repeated)
-        elif found.met:
-            rate = min(ceiling, _above(rate, found, guess, ceiling, repeated))
-        elif trickle and number >= max_trials - 2:
-            rate = TRICKLE * guess
+        if len(sides) == 1 and trickle and not found.met and number >= max_trials - 2:
+            rate = lowest
         else:
-            rate = max(TRICKLE * guess, rate / _longer(_down(found), repeated))
+            rate = _next(sides, was_met, repeated, guess, ceiling)
     met, missed = sides.get(True), sides.get(False)
     return Capacity(met and met[1], missed and missed[1], number)
+
+
+def _next(sides: dict[bool, tuple[float, Trial]], was_met: bool, repeated: int, guess: float, ceiling: float) -> float:
+    """Return the next rate. was_met, repeated: of the last trial, and how many in a row were on its side."""
+    if len(sides) == 2:
+        return _between(sides[True], sides[False], was_met, repeated)
+    rate, found = sides[was_met]
+    if was_met:
+        return min(ceiling, _above(rate, found, guess, ceiling, repeated))
+    return max(TRICKLE * guess, rate / _longer(_down(found), repeated))
 
 
 def _is_decided(

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from inflight.core.types.features import Features
-from inflight.planning.sizing import Candidate, TrialRunner, expected_rate, whole_engines
+from inflight.planning.ends import expected_rate
+from inflight.planning.sizing import Candidate, TrialRunner, whole_engines
 from inflight.planning.steady import mixed_step
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.steps import StepModel

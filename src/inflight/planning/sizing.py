@@ -26,7 +26,7 @@ from inflight.planning.rendering import sentence
 from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulated_blocks import in_simulated_blocks
 from inflight.planning.simulation import ROUTER, Tiers, Topology, Trial, try_out
-from inflight.planning.steady import DRAIN, FILL, Length, length, prompt_seconds, rows_at, steady_state
+from inflight.planning.steady import DRAIN, FILL, Length, length, prompt_seconds, rows_at
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_cache import TrialCache, demand_digest
 from inflight.planning.trial_requests import Requests, requests_for
@@ -41,7 +41,7 @@ CEILING = 1.0  # of what the closed form serves at most: nothing beyond is tried
 TOLERANCE = 0.1  # between the rate that meets the SLOs and one that does not
 ROUGH, ROUGHLY = 0.25, 0.55  # the same, and times the usual requests, where a rough number is enough
 SIMULATED = 2  # ways to split the model that are simulated, of all that fit
-AT_ENDS = 6  # trials, where everything uncertain is at one end
+PLANNED_SEED = 2  # of the planned load: another than the search has, whose requests are those that it fits
 THOROUGHLY = 2.0  # times the usual requests, where the answer rests on one trial
 MAX_STEPS = 25_000  # of a trial's prompts: two or three seconds, of which a plan takes dozens
 MAX_DECODE_STEPS = 40_000  # of a trial whose steps are computed one by one: about three seconds
@@ -108,6 +108,11 @@ class Question:
         """Return the requests/s over the whole time, where the demand's rate is that of the busiest."""
         profile, mean = self.fleet.profile, self.demand.mean_rate
         return mean if profile is None or mean < self.demand.rate else profile.mean
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether long trials settle the answer (`settling`): not where requests wait for the answers of others."""
+        return bool(self.slos) and not (isinstance(self.demand, Mixed) and self.demand.waits_for_answers)
 
     @property
     def sizes(self) -> Requests:
@@ -316,7 +321,7 @@ def check_steps(budget: int | None, requests: int, traffic: Traffic) -> None:
 
 def candidate_for(question: Question, traffic: Traffic, machine: Machine, overrides: Overrides) -> Candidate:
     proposal = propose(machine, traffic, question.slos, overrides)
-    guess = proposal.steady.requests_per_s * _expected_share(machine, proposal.config, traffic, question.slos)
+    guess = proposal.steady.requests_per_s * expected_share(machine, proposal.config, traffic, question.slos)
     residents = rows_at(machine.model, traffic, guess, proposal.config.max_num_seqs)
     alone = (FILL + DRAIN) * residents + PATIENCE * max_ttft(question.slos) * guess  # requests of one replica in a run
     together = question.sizes.most / max(1.0, alone)
@@ -324,7 +329,7 @@ def candidate_for(question: Question, traffic: Traffic, machine: Machine, overri
     return Candidate(machine, proposal, proposal.config, guess, number)
 
 
-def _expected_share(machine: Machine, config: EngineConfig, traffic: Traffic, slos: tuple[Slo, ...]) -> float:
+def expected_share(machine: Machine, config: EngineConfig, traffic: Traffic, slos: tuple[Slo, ...]) -> float:
     """Return the expected share of what the closed form serves: of an SLO on TTFT, a long prompt alone takes a part."""
     shares = [0.9]
     for slo in slos:
@@ -356,17 +361,17 @@ def measure(
     capacity = find_capacity(
         lambda rate: runner.run(candidate, rate, reads=ROUGHLY if is_rough else 1.0),
         max(candidate.guess, worth),
-        ROUGH if is_rough else TOLERANCE,
+        ROUGH if is_rough or runner.question.is_settled else TOLERANCE,
         5 if is_rough else 7,
         worth=worth,
         ceiling=min(most, runner.search_limit(candidate)),
         trickle_first=candidate.guess <= MIN_EXPECTED * candidate.proposal.steady.requests_per_s,
     )
-    capacity = _in_order(capacity)
-    return replace(candidate, capacity=capacity, rate=_rate(runner, capacity))
+    capacity = in_order(capacity)
+    return replace(candidate, capacity=capacity, rate=kept_rate(runner, capacity))
 
 
-def _in_order(capacity: Capacity) -> Capacity:
+def in_order(capacity: Capacity) -> Capacity:
     """Return the capacity with no miss below the rate that meets the SLOs, as with fewer open conversations."""
     met, missed = capacity.met, capacity.missed
     if met is None or missed is None or missed.rate >= met.rate:
@@ -374,7 +379,8 @@ def _in_order(capacity: Capacity) -> Capacity:
     return replace(capacity, missed=replace(missed, rate=met.rate))
 
 
-def _rate(runner: TrialRunner, capacity: Capacity) -> float:
+def kept_rate(runner: TrialRunner, capacity: Capacity) -> float:
+    """Return the requests/s of each replica that a search found; 0 where none meets the SLOs."""
     return 0.0 if capacity.met is None else capacity.met.rate * (1.0 if runner.question.slos else HEADROOM)
 
 
@@ -409,19 +415,3 @@ def with_fewer_rows(candidate: Candidate, traffic: Traffic, trial: Trial, overri
         return config
     reason = sentence("why_fewer_rows", running=trial.spent.rows, kv_rows=rows_in_memory(candidate.machine, traffic))
     return replace(config, max_num_seqs=needed).because("max-num-seqs", reason)
-
-
-def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel) -> float:
-    """Return the requests/s of each replica that meet the SLOs with another step model, in few trials from where the
-    closed form expects it; 0 where even requests that hardly meet miss the SLOs."""
-    own, other = (expected_rate(runner, candidate, one) for one in (candidate.machine.model, model))
-    guess = candidate.rate * other / own
-    trial = partial(runner.run, candidate, model=model, reads=ROUGHLY)
-    return _rate(runner, find_capacity(trial, guess, ROUGH, AT_ENDS))
-
-
-def expected_rate(runner: TrialRunner, candidate: Candidate, model: StepModel) -> float:
-    """Return the requests/s of each replica that the closed form expects with another step model."""
-    machine, config = replace(candidate.machine, model=model), candidate.config
-    steady = steady_state(model, runner.traffic, config.max_num_seqs, config.max_num_batched_tokens or 2048)
-    return steady.requests_per_s * _expected_share(machine, config, runner.traffic, runner.question.slos)

@@ -1,0 +1,84 @@
+"""The highest rate that meets the SLOs, from all trials near it: a line through ln(latency) by ln(rate) for each SLO.
+
+A trial's p99 varies by several percent between rates that are one percent apart, whatever requests are drawn: which
+replica takes a long prompt changes all that follows. So no single trial decides, nor the last two of a bisection.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import mul
+
+from inflight.metrics.slo import Slo
+from inflight.planning.simulation import SHARES, Trial
+
+STEEPNESS = 1.5  # expected of a line; where an SLO on TTFT is near the time of a long prompt alone it is about 1
+TRUST = 0.003  # in that: as much as in trials whose ln(rate) has this sum of squares
+FLATTEST = 0.5  # steepness
+CLOSE = 0.1  # of ln(latency) from its limit: a trial at this distance counts half
+BELOW = 0.98  # of a rate at which the queue grows without end
+JUST = 0.999  # of the limit: rounded values meet the SLO
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """ln(latency) = level + steepness · (ln(rate) - centre)."""
+
+    centre: float
+    level: float
+    steepness: float
+
+    def at(self, rate: float) -> float:
+        """Return the latency in seconds."""
+        return math.exp(self.level + self.steepness * (math.log(rate) - self.centre))
+
+    def rate(self, latency: float) -> float:
+        """Return the requests/s with this latency, in seconds."""
+        return math.exp(self.centre + (math.log(latency) - self.level) / self.steepness)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedLimit:
+    """The limit that several trials have together. limit: requests/s that meet the SLOs at most. lines: of each SLO."""
+
+    trials: Sequence[Trial]
+    limit: float
+    lines: Mapping[Slo, Line]
+
+    def at(self, rate: float) -> Trial:
+        """Return the trial nearest to a rate, with the SLOs' latencies that all trials say there."""
+        served = [one for one in self.trials if not one.saturated] or self.trials
+        one = min(served, key=lambda one: abs(math.log(one.rate / rate)))
+        values = {slo: self.lines[slo].at(rate) if slo in self.lines else value for slo, value in one.values.items()}
+        percentiles = {name: list(found) for name, found in one.percentiles.items()}
+        for slo in self.lines:
+            if not slo.traffic and slo.metric in percentiles and slo.share in SHARES:
+                percentiles[slo.metric][SHARES.index(slo.share)] = values[slo]
+        ordered = {name: tuple(sorted(found)) for name, found in percentiles.items()}
+        return replace(one, rate=rate, values=values, percentiles=ordered)
+
+
+def fitted_limit(trials: Sequence[Trial]) -> FittedLimit:
+    """Fit trials at rates near the limit. Where all are saturated, the limit is below all."""
+    served = [one for one in trials if not (one.saturated or one.unserved)]
+    lines: dict[Slo, Line] = {}
+    for slo in trials[0].values:
+        points = [(math.log(one.rate), math.log(one.values[slo])) for one in served if 0 < one.values[slo] < math.inf]
+        if points:
+            lines[slo] = _line(points, math.log(slo.limit))
+    above = [BELOW * one.rate for one in trials if one.saturated or one.unserved]
+    limit = min([JUST * line.rate(slo.limit) for slo, line in lines.items()] + above, default=math.inf)
+    return FittedLimit(trials, limit, lines)
+
+
+def _line(points: Sequence[tuple[float, float]], limit: float) -> Line:
+    """Fit a line near a limit: latencies that are further from it count less, since near saturation no line is
+    straight."""
+    weights = [1 / (1 + ((y - limit) / CLOSE) ** 2) for _, y in points]
+    whole = math.fsum(weights)
+    centre, level = (math.fsum(map(mul, weights, values)) / whole for values in zip(*points, strict=True))
+    weighted = [(weight, x - centre, y - level) for weight, (x, y) in zip(weights, points, strict=True)]
+    spread, rise = (math.fsum(values) for values in zip(*((w * x * x, w * x * y) for w, x, y in weighted), strict=True))
+    return Line(centre, level, max(FLATTEST, (rise + TRUST * STEEPNESS) / (spread + TRUST)))

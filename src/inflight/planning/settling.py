@@ -1,0 +1,87 @@
+"""Settle the planned load by long trials: where latency hardly rises with the rate, a few percent of it are many
+replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from inflight.planning.fitted_limit import FittedLimit, fitted_limit
+from inflight.planning.parallel import run_ahead
+from inflight.planning.search import Capacity
+from inflight.planning.simulation import Trial
+from inflight.planning.sizing import PLANNED_SEED, Candidate, Question, TrialRunner, in_order, whole_engines
+
+LONG = 4.0  # times the usual requests of a trial
+ENOUGH = 4  # of these near the limit
+ROUNDS = 4  # at most, of two
+APART = (1.04, 1.02)  # factor between the limit, as it is known before, and their rates, in the first round and later
+NEAR, FARTHEST = 1.12, 1.3  # factor from the limit, up to which trials count; and at most, between two rounds
+
+
+class Settled(NamedTuple):
+    """The planned load as long trials found it. question: at its rate, which follows where there are so many GPUs."""
+
+    question: Question
+    chosen: Candidate
+    replicas: int
+    trial: Trial
+
+
+def settled(runner: TrialRunner, one: Candidate, replicas: int, workers: int) -> Settled | None:
+    """Find the highest rate that meets the SLOs in long trials, and the replicas that serve the demand with it; None
+    where there is no SLO, or where requests follow each other.
+
+    Args:
+        runner: Runs trials.
+        one: The chosen machine with its settings, and its rate by short trials.
+        replicas: That short trials found to be enough.
+        workers: Processes at once; the result does not depend on them.
+    """
+    question = runner.question
+    if not (question.is_settled and one.rate):
+        return None
+    found = _long_trials(runner, one, workers)
+    rate = found.limit
+    if all(trial.saturated for trial in found.trials):
+        return None
+    above = [trial.rate for trial in found.trials if trial.rate > rate]
+    missed = found.at(min(above)) if above else one.capacity.missed
+    capacity = in_order(Capacity(found.at(rate), missed, len(found.trials)))
+    chosen = replace(one, rate=rate, missed_at=None, capacity=capacity)
+    if question.gpus is not None:
+        served = replace(question, demand=replace(question.demand, rate=rate * replicas))
+        return Settled(served, chosen, replicas, found.at(rate))
+    replicas = whole_engines(question.demand.rate / rate)
+    each = question.demand.rate / replicas
+    chosen = replace(chosen, pooled=min(chosen.pooled, replicas))
+    if each * NEAR >= rate:
+        return Settled(question, chosen, replicas, found.at(each))
+    return Settled(question, chosen, replicas, runner.run(chosen, each, seed=PLANNED_SEED, reads=LONG))
+
+
+def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLimit:
+    """Run long trials, each with requests of its own, below and above the limit that those before it say, until enough
+    of them are near it."""
+    trials: list[Trial] = []
+    rate = one.rate
+    for number in range(ROUNDS):
+        apart = APART[min(number, len(APART) - 1)]
+        jobs = [
+            partial(runner.run, one, each, seed=PLANNED_SEED + 2 * number + side, reads=LONG)
+            for side, each in enumerate((rate / apart, rate * apart))
+        ]
+        if runner.has_cache:
+            run_ahead(jobs, workers)
+        trials += [job() for job in jobs]
+        limit = fitted_limit(_near(trials, rate)).limit
+        rate = max(rate / FARTHEST, min(rate * FARTHEST, limit))
+        if len(_near(trials, rate)) >= ENOUGH:
+            break
+    return fitted_limit(_near(trials, rate) or trials)
+
+
+def _near(trials: Sequence[Trial], rate: float) -> list[Trial]:
+    return [one for one in trials if max(one.rate / rate, rate / one.rate) <= NEAR]

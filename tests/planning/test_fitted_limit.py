@@ -1,0 +1,60 @@
+"""The limit that several trials say together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from inflight.metrics.slo import Slo
+from inflight.metrics.summary import Window, summarize
+from inflight.planning.fitted_limit import fitted_limit
+from inflight.planning.simulation import Spent, Trial
+
+TTFT, TPOT = Slo("ttft", 1.0), Slo("tpot", 0.05)
+EMPTY = Trial(0.0, 1, summarize([], Window(0.0, 1.0)), {}, {"ttft": (0.2, 0.6, 0.9)}, Spent(0.0, 0.0, {}), 0, {})
+
+
+def trial(rate: float, steepness: float = 1.4, noise: float = 1.0, tpot: float = 0.02, **more: object) -> Trial:
+    """A trial of a queue whose TTFT is at its limit at 4 requests/s."""
+    values = {TTFT: noise * (rate / 4.0) ** steepness, TPOT: tpot}
+    return replace(EMPTY, rate=rate, values=values, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("steepness", [1.0, 1.4, 5.0])
+def test_noise_of_single_trials_moves_the_limit_little(steepness: float) -> None:
+    noises = (1.06, 0.94, 0.95, 1.05)
+    found = fitted_limit([trial(rate, steepness, by) for rate, by in zip((3.8, 4.1, 3.9, 4.2), noises, strict=True)])
+    assert found.limit == pytest.approx(4.0, rel=0.04)
+    assert found.at(found.limit).met and not found.at(1.02 * found.limit).met
+
+
+def test_a_line_is_as_steep_as_its_trials() -> None:
+    found = fitted_limit([trial(rate, 4.0) for rate in (3.0, 3.5, 4.5)])
+    assert found.limit == pytest.approx(4.0, rel=0.02)
+    alone = fitted_limit([trial(3.8)])
+    assert alone.limit == pytest.approx(4.0, rel=0.01)  # as steep as is expected
+
+
+def test_the_slo_that_is_missed_first_is_the_limit() -> None:
+    trials = [trial(rate, tpot=0.05 * (rate / 3.0) ** 2) for rate in (2.9, 3.1)]
+    assert fitted_limit(trials).limit == pytest.approx(3.0, rel=0.01)
+
+
+def test_the_limit_is_below_a_rate_at_which_the_queue_grows() -> None:
+    trials = [trial(3.0), trial(3.2, queue_grows=True)]
+    found = fitted_limit(trials)
+    assert 3.0 < found.limit < 3.2 and not found.at(3.2).saturated
+    assert fitted_limit([trial(3.2, queue_grows=True)]).limit < 3.2
+
+
+def test_latencies_beside_those_of_an_slo_stay_in_order() -> None:
+    found = fitted_limit([trial(3.9), trial(4.1)]).at(4.0)
+    assert list(found.percentiles["ttft"]) == sorted(found.percentiles["ttft"])
+    assert found.percentiles["ttft"][2] == pytest.approx(found.values[TTFT])
+
+
+def test_near_saturation_no_straight_line_hides_a_miss() -> None:
+    """Latency rises from three quarters of its limit to the limit within 4 % of the rate, and by little beyond."""
+    trials = [trial(rate, tpot=tpot) for rate, tpot in ((3.57, 0.038), (3.71, 0.0503), (3.82, 0.0533), (4.13, 0.058))]
+    assert fitted_limit([replace(one, values={TPOT: one.values[TPOT]}) for one in trials]).limit < 3.75
