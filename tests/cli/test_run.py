@@ -81,6 +81,7 @@ def test_verbose_says_why(inflight: Caller) -> None:
     assert "max_num_seqs: 5 (as set)" in result.err
     assert "prefix_caching: False (as set)" in result.err
     assert "threads: 1 (as set)" in result.err
+    assert " tokens, the first after " in result.err.splitlines()[-1]
 
 
 def test_a_model_without_a_template_continues_the_text_and_says_so(

@@ -46,7 +46,7 @@ class RunOptions:
     resume: bool = setting(False, "Keep the answers in --output, and answer the other lines.")
     raw: bool = setting(False, "Give PROMPT to the model as it is, without its chat template.")
     as_json: bool = setting(False, "Print the answer as an output line, and the summary as JSON.", flags=("--json",))
-    verbose: bool = setting(False, "Show every setting in force with its reason, and the times of the start.")
+    verbose: bool = setting(False, "Show every setting in force with its reason, the times of the start, and tokens/s.")
     nowordwrap: bool = setting(False, "Of a chat: do not break lines of answers between words.")
 
 
@@ -183,7 +183,7 @@ def _answer(engine: Engine, params: SamplingParams, prompt: str, asked: RunOptio
             print(file=out)
         else:
             print("\n\n".join(_shown(one.text, out) for one in output.outputs), file=out)
-    return _end(output, interrupt.wanted)
+    return _end(output, interrupt.wanted, shows_speed=asked.verbose or sys.stderr.isatty())
 
 
 def _with_piped(prompt: str | None, joins: bool) -> str:
@@ -223,8 +223,9 @@ def _shown(text: str, out: IO[str]) -> str:
     return printable(text, keep="\n\t") if out.isatty() else text
 
 
-def _end(output: RequestOutput, interrupted: bool) -> int:
-    """Print how it ended, where the text does not show it, and the figures on a terminal. Return the exit code."""
+def _end(output: RequestOutput, interrupted: bool, *, shows_speed: bool) -> int:
+    """Print how it ended, where the text does not show it, and the figures if they are asked for. Return the exit
+    code."""
     if interrupted:
         show("Stopped.")
         return 130
@@ -233,6 +234,6 @@ def _end(output: RequestOutput, interrupted: bool) -> int:
             show(f"inflight: {one.detail}")
     if any(one.finish_reason == "error" for one in output.outputs):
         return 1
-    if sys.stderr.isatty() and (figures := speed(output)):
+    if shows_speed and (figures := speed(output)):
         show(f"({figures})")
     return 0
