@@ -139,7 +139,9 @@ def summarize(observations: Sequence[Observation], window: Window | None = None)
     ended = [one for one in observations if one.outcome == "completed" and window.holds(one.ended)]
     input_tokens = sum(one.prompt_tokens for one in observations if window.holds(_read_at(one)))
     output_tokens = sum(_tokens_within(one, window) for one in observations)
-    e2es = [one.e2e for one in done]
+    e2es, gaps = [one.e2e for one in done], list[float]()
+    for one in done:
+        gaps += one.gaps
     return Summary(
         requests=len(done),
         failed=outcomes.count("failed"),
@@ -161,7 +163,7 @@ def summarize(observations: Sequence[Observation], window: Window | None = None)
         concurrency_by_little=math.fsum(e2es) / window.seconds,
         ttft=percentiles(value for one in done if (value := one.ttft) is not None),
         tpot=percentiles(value for one in done if (value := one.tpot) is not None),
-        itl=percentiles(itertools.chain.from_iterable(one.gaps for one in done)),
+        itl=percentiles(gaps),
         e2e=percentiles(e2es),
         delay=percentiles(value for one in offered if (value := one.delay) is not None),
         ttft_trend=ttft_trend(done, window),
