@@ -24,6 +24,7 @@ with stage_line.StageLine() as line:
     assert cores() == len(__import__("os").sched_getaffinity(0))
     run_all({"a": lambda: time.sleep(1), "b": lambda: time.sleep(1)}, 2, lambda name: None)
     line("2 of 2: another")
+    line("A sentence.")
 print("the answer")
 """
 
@@ -43,9 +44,12 @@ def test_the_line_counts_on_while_a_stage_lasts() -> None:
     line("4 of 11: the planned load; about 40 s left")
     now = 12.0
     assert line.line() == "4 of 11: the planned load: 12 s, about 28 s left"
-    line("First answer: 3 replicas.")  # no stage: the one before goes on
+    line("A sentence.")  # no stage: the one before goes on
     now = 60.0
     assert line.line() == "4 of 11: the planned load: 60 s, about 1 s left"
+    line.begin("refining the answer")
+    now = 65.0
+    assert line.line() == "refining the answer: 5 s"
     line("5 of 11: more traffic")
     now = 200.0
     assert line.line() == "5 of 11: more traffic: 2 min 20 s"
@@ -73,6 +77,7 @@ def test_on_a_terminal_it_moves_beside_jobs_on_several_cores() -> None:
         assert process.stdout is not None and process.stdout.read() == b"the answer\n"
     os.close(ours)
     assert process.returncode == 0, shown.decode()
-    moves = re.findall(rb"\r\x1b\[2K1 of 2: a long stage: \d+ s, about \d+ s left", shown)
+    moves = re.findall(rb"\r\x1b\[2K1 of 2: a long stage: (?:\d+ s, )?about \d+ s left", shown)
     assert len(moves) >= 2 and b"Traceback" not in shown
-    assert shown.rstrip().endswith(b"2 of 2: another\r\n\r\x1b[2K".rstrip())
+    lines = [re.sub(rb".*\x1b\[2K", b"", line) for line in shown.split(b"\r\n")]
+    assert [line for line in lines if line] == [b"A sentence."], "stages leave no lines"

@@ -127,13 +127,18 @@ def command(
         fleet=fleet_of(fleet, asked, demand),
     )
     with StageLine() as line:
+
+        def show_first(found: Plan) -> None:
+            line(first_sentence(found))
+            line.begin("refining the answer")
+
         answer = plan(
             question,
             strategies=depth.compare_strategies,
             fast=depth.fast,
             workers=cores(),
             progress=line,
-            first=lambda found: line(first_sentence(found)),
+            first=show_first,
             cache=default_cache(),
         )
     return _deliver(answer, output, depth.fast)

@@ -1,5 +1,5 @@
-"""Show the stages of long work: a line as each begins and, on a terminal, one below it that says how long it runs and
-how much is left."""
+"""Show the stages of long work: a line for each or, on a terminal, one line for all of them, which goes on while one is
+computed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLEAR = "\r\x1b[2K"
 
 
 class StageLine:
-    """Shows sentences; within a `with`, the last line of a terminal goes on while a stage is computed.
+    """Shows sentences; within a `with`, a terminal's last line is the stage that is computed, and goes on meanwhile.
 
     A timer's signal moves that line, and no thread: a plan forks its jobs, which a process with threads cannot do.
     """
@@ -51,21 +51,32 @@ class StageLine:
 
     def __call__(self, sentence: str) -> None:
         """Show a sentence, which may say that a stage begins."""
+        if (stage := stage_of(sentence)) is not None:
+            self._stage, self._began = stage, self._now()
+        if self._is_ticking and stage is not None:
+            self._draw()
+            return
         if self._is_ticking:
             self._write(_CLEAR)
         show(sentence)
-        if (stage := stage_of(sentence)) is not None:
-            self._stage, self._began = stage, self._now()
+
+    def begin(self, name: str) -> None:
+        """Begin work that is no stage of a number of them."""
+        self._stage, self._began = Stage(name, None), self._now()
 
     def line(self) -> str:
         """Return the line that goes on: the stage, how long it runs, and the time left, as estimated when it began."""
         if self._stage is None:
             return ""
         ran, left = self._now() - self._began, self._stage.seconds_left
-        about = "" if left is None else f", about {duration(max(1.0, left - ran))} left"
-        return f"{self._stage.text}: {duration(ran)}{about}"
+        times = [duration(ran)] if ran >= 1 else []
+        times += [] if left is None else [f"about {duration(max(1.0, left - ran))} left"]
+        return f"{self._stage.text}{': ' if times else ''}{', '.join(times)}"
 
     def _tick(self, number: int, frame: FrameType | None) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
         width = shutil.get_terminal_size().columns
         self._write(_CLEAR + printable(self.line())[: width - 1])
 
