@@ -381,3 +381,4 @@ def test_shared_prefixes_are_cached_before_a_trial_is_measured() -> None:
     candidate = candidate_for(asked, runner.traffic, asked.machines[0], asked.overrides)
     trial = runner.run(candidate, 0.5)
     assert trial.met and trial.cached > 0.9
+    assert runner.traffic.long_prompt() == 50 and runner.traffic.shared == pytest.approx(1600 / 1650, abs=0.01)

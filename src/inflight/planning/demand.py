@@ -48,6 +48,11 @@ class SingleRequests:
         """Return the requests/s of a workload that was drawn at a rate; they do not wait for answers."""
         return rate
 
+    @property
+    def cached_after(self) -> float:
+        """Return the requests after which shared prefixes are cached; none are drawn."""
+        return 0.0
+
     def settling(self, rate: float, residents: float, cold: float) -> float:
         """Return the requests after which contexts grow no further."""
         return 0.0
@@ -211,7 +216,9 @@ Demand = Drawn | Traced | Mixed
 
 def traffic_of(demand: Demand) -> Traffic:
     """Return the figures of the whole demand, from a sample at its own rate."""
-    return analyze_traffic(demand.workload(demand.rate, demand.sample_requests(SAMPLE), 0))
+    first = math.ceil(demand.cached_after)
+    workload = demand.workload(demand.rate, first + demand.sample_requests(SAMPLE), 0)
+    return analyze_traffic(workload, cached_after=first)
 
 
 def fitting(trace: Workload, max_tokens: int) -> Workload:

@@ -202,17 +202,18 @@ class Mixed:
             residents: Requests in flight there at once.
             cold: Seconds in which it computes a whole prompt.
         """
-        seen = max((self._until_cached(one) for one in self.classes), default=0.0)
+        seen = self.cached_after
         if not self.waits_for_answers:
             return seen
         e2e = self.slower * residents / rate
         cycles = SETTLED * self.session_seconds(e2e) / self.mean_turns
         return max(seen, rate * (cycles + SETTLED * self.sessions_at(rate, e2e) * cold))
 
-    def _until_cached(self, one: TrafficClass) -> float:
+    @property
+    def cached_after(self) -> float:
         """Return the requests after which hardly one has a shared prefix that none before it had."""
-        share = self.share_of(one.name)
-        return min(MAX_SEEN, SEEN * one.prefix.groups / share) if share else 0.0
+        shares = ((one.prefix.groups, self.share_of(one.name)) for one in self.classes)
+        return max((min(MAX_SEEN, SEEN * groups / share) for groups, share in shares if share), default=0.0)
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
         """Draw requests for one replica; raise WorkloadError where conversations are longer than the model takes."""

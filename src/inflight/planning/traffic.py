@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import statistics
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -96,8 +96,13 @@ def analyze_arrivals(workload: Workload) -> ArrivalFigures:
     return ArrivalFigures(span, rate, _peak_rate(times, rate), variation)
 
 
-def analyze_traffic(workload: Workload) -> Traffic:
+def analyze_traffic(workload: Workload, *, cached_after: int = 0) -> Traffic:
     """Return the figures of a workload; raise ValueError for one without entries.
+
+    Args:
+        workload: To be analyzed.
+        cached_after: Requests after which shared prefixes are cached. The first of each are not what a deployment has
+            all the time: shared and fresh are of the later ones.
 
     Of requests with prompts of p and answers of o tokens: mean_context = Σ o·(p + o/2) / Σ o tokens; shared = tokens of
     whole blocks that an earlier prompt, or the conversation so far, had at the same position after the same beginning /
@@ -105,8 +110,9 @@ def analyze_traffic(workload: Workload) -> Traffic:
     `analyze_arrivals`.
     """
     entries, coming = workload.entries, analyze_arrivals(workload)
-    fresh = list(_fresh(workload))
-    total = sum(entry.prompt_tokens for entry in entries)
+    later = entries[cached_after:] or entries
+    fresh = list(_fresh(workload))[-len(later) :]
+    total = sum(entry.prompt_tokens for entry in later)
     outputs = [entry.output_tokens for entry in entries]
     weighted = sum(entry.output_tokens * (entry.prompt_tokens + entry.output_tokens / 2) for entry in entries)
     return Traffic(
@@ -119,7 +125,7 @@ def analyze_traffic(workload: Workload) -> Traffic:
         longest=max(entry.prompt_tokens + entry.output_tokens for entry in entries),
         notes=workload.notes,
         fresh=percentiles(fresh),
-        fresh_of=_by_class(workload, fresh),
+        fresh_of=_by_class(later, fresh),
     )
 
 
@@ -130,9 +136,9 @@ def _peak_rate(times: list[float], rate: float) -> float:
     return max(rate, most / PEAK_SECONDS)
 
 
-def _by_class(workload: Workload, fresh: list[int]) -> dict[str, Percentiles]:
+def _by_class(entries: Sequence[Entry], fresh: list[int]) -> dict[str, Percentiles]:
     by_class: dict[str, list[int]] = {}
-    for entry, tokens in zip(workload.entries, fresh, strict=True):
+    for entry, tokens in zip(entries, fresh, strict=True):
         by_class.setdefault(entry.traffic, []).append(tokens)
     return {name: percentiles(tokens) for name, tokens in by_class.items()} if len(by_class) > 1 else {}
 
