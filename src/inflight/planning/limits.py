@@ -43,7 +43,7 @@ def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) ->
     candidate = candidate_for(asking.question, runner.traffic, best.machine, runner.question.overrides)
     missed = best.capacity.missed
     if candidate.proposal.config == best.proposal.config:
-        if missed is not None and slo not in (one for one, _ in missed.missed):
+        if missed is not None and not missed.met and slo not in (one for one, _ in missed.missed):
             return LimitCost(slo, relaxed, replicas, 0, best.rate)  # another limit is in the way
         rows = best.proposal.config.max_num_seqs
         candidate = replace(best, config=replace(best.config, max_num_seqs=rows))

@@ -47,7 +47,7 @@ def settled(runner: TrialRunner, one: Candidate, replicas: int, workers: int) ->
     rate = found.limit
     if all(trial.saturated for trial in found.trials):
         return None
-    above = [trial.rate for trial in found.trials if trial.rate > rate]
+    above = [trial.rate for trial in found.trials if trial.rate > rate and not found.at(trial.rate).met]
     missed = found.at(min(above)) if above else one.capacity.missed
     capacity = in_order(Capacity(found.at(rate), missed, len(found.trials)))
     chosen = replace(one, rate=rate, missed_at=None, capacity=capacity)
