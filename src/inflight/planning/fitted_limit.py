@@ -1,6 +1,6 @@
 """The highest rate that meets the SLOs, from all trials near it: a line through ln(latency) by ln(rate) for each SLO.
 
-A trial's p99 varies by several percent between rates that are one percent apart, whatever requests are drawn: which
+A trial's p99 varies by several percent between rates that differ by one percent, whatever requests are drawn: which
 replica takes a long prompt changes all that follows. So no single trial decides, nor the last two of a bisection.
 """
 

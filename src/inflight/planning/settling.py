@@ -17,7 +17,10 @@ from inflight.planning.sizing import PLANNED_SEED, Candidate, Question, TrialRun
 LONG = 4.0  # times the usual requests of a trial
 ENOUGH = 4  # of these near the limit
 ROUNDS = 4  # at most, of two
-APART = (1.04, 1.02)  # factor between the limit, as it is known before, and their rates, in the first round and later
+RATE_FACTORS = (
+    1.04,
+    1.02,
+)  # factor between the limit, as it is known before, and their rates, in the first round and later
 NEAR, FARTHEST = 1.12, 1.3  # factor from the limit, up to which trials count; and at most, between two rounds
 
 
@@ -68,10 +71,10 @@ def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLim
     trials: list[Trial] = []
     rate = one.rate
     for number in range(ROUNDS):
-        apart = APART[min(number, len(APART) - 1)]
+        factor = RATE_FACTORS[min(number, len(RATE_FACTORS) - 1)]
         jobs = [
             partial(runner.run, one, each, seed=PLANNED_SEED + 2 * number + side, reads=LONG)
-            for side, each in enumerate((rate / apart, rate * apart))
+            for side, each in enumerate((rate / factor, rate * factor))
         ]
         if runner.has_cache:
             run_ahead(jobs, workers)
