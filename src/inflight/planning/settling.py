@@ -17,10 +17,7 @@ from inflight.planning.sizing import PLANNED_SEED, Candidate, Question, TrialRun
 LONG = 4.0  # times the usual requests of a trial
 ENOUGH = 4  # of these near the limit
 ROUNDS = 4  # at most, of two
-RATE_FACTORS = (
-    1.04,
-    1.02,
-)  # factor between the limit, as it is known before, and their rates, in the first round and later
+RATE_FACTORS = (1.04, 1.02)  # between the limit, as known before, and their rates: in the first round, and later
 NEAR, FARTHEST = 1.12, 1.3  # factor from the limit, up to which trials count; and at most, between two rounds
 
 
