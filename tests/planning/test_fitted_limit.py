@@ -57,4 +57,4 @@ def test_latencies_beside_those_of_an_slo_stay_in_order() -> None:
 def test_near_saturation_no_straight_line_hides_a_miss() -> None:
     """Latency rises from three quarters of its limit to the limit within 4 % of the rate, and by little beyond."""
     trials = [trial(rate, tpot=tpot) for rate, tpot in ((3.57, 0.038), (3.71, 0.0503), (3.82, 0.0533), (4.13, 0.058))]
-    assert fitted_limit([replace(one, values={TPOT: one.values[TPOT]}) for one in trials]).limit < 3.75
+    assert fitted_limit([replace(one, values={TPOT: one.values[TPOT]}) for one in trials]).limit < 3.79

@@ -8,7 +8,7 @@ from functools import partial
 from inflight.planning.fitted_limit import fitted_limit
 from inflight.planning.search import find_capacity
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import PLANNED_SEED, ROUGH, Candidate, TrialRunner, expected_share, kept_rate
+from inflight.planning.sizing import PLANNED_SEED, ROUGH, ROUGHLY, Candidate, TrialRunner, expected_share, kept_rate
 from inflight.planning.steady import steady_state
 from inflight.simulate.steps import StepModel
 
@@ -35,12 +35,13 @@ def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel, plan
     trial = partial(runner.run, candidate, model=model)
     if not runner.question.slos:
         return kept_rate(runner, find_capacity(trial, rate, ROUGH, AT_ENDS))
-    faster = served(runner, candidate, model) / served(runner, candidate, usual)
+    most, reads = served(runner, candidate, model), END_READS if runner.question.is_settled else ROUGHLY
+    faster = most / served(runner, candidate, usual)
     values = {slo: value / faster for slo, value in planned.values.items()}
     trials, far = [replace(planned, rate=planned.rate * faster, values=values)], 0
     for seed in (PLANNED_SEED, PLANNED_SEED + 1, PLANNED_SEED + 2):
-        trials.append(trial(rate, seed=seed, reads=END_READS))
-        limit = fitted_limit(trials).limit
+        trials.append(trial(rate, seed=seed, reads=reads))
+        limit = min(fitted_limit(trials).limit, most)
         far += max(limit / rate, rate / limit) > NEAR_END
         if seed > PLANNED_SEED + far:
             return limit

@@ -17,7 +17,7 @@ from inflight.planning.simulation import SHARES, Trial
 STEEPNESS = 1.5  # expected of a line; where an SLO on TTFT is near the time of a long prompt alone it is about 1
 TRUST = 0.003  # in that: as much as in trials whose ln(rate) has this sum of squares
 FLATTEST = 0.5  # steepness
-CLOSE = 0.1  # of ln(latency) from its limit: a trial at this distance counts half
+CLOSE = 0.2  # of ln(latency) from its limit: a trial at this distance counts half
 BELOW = 0.98  # of a rate at which the queue grows without end
 JUST = 0.999  # of the limit: rounded values meet the SLO
 
@@ -69,7 +69,9 @@ def fitted_limit(trials: Sequence[Trial]) -> FittedLimit:
         if points:
             lines[slo] = _line(points, math.log(slo.limit))
     above = [BELOW * one.rate for one in trials if one.saturated or one.unserved]
-    limit = min([JUST * line.rate(slo.limit) for slo, line in lines.items()] + above, default=math.inf)
+    limit = min(
+        [JUST * line.rate(slo.limit) for slo, line in lines.items()] + above, default=max(one.rate for one in trials)
+    )
     return FittedLimit(trials, limit, lines)
 
 

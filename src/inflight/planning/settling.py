@@ -12,7 +12,7 @@ from inflight.planning.fitted_limit import FittedLimit, fitted_limit
 from inflight.planning.parallel import run_ahead
 from inflight.planning.search import Capacity
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import PLANNED_SEED, Candidate, Question, TrialRunner, in_order, whole_engines
+from inflight.planning.sizing import PLANNED_SEED, Candidate, Question, TrialRunner, ceiling, in_order, whole_engines
 
 LONG = 4.0  # times the usual requests of a trial
 ENOUGH = 4  # of these near the limit
@@ -44,7 +44,7 @@ def settled(runner: TrialRunner, one: Candidate, replicas: int, workers: int) ->
     if not (question.is_settled and one.rate):
         return None
     found = _long_trials(runner, one, workers)
-    rate = found.limit
+    rate = min(found.limit, ceiling(one))
     if all(trial.saturated for trial in found.trials):
         return None
     above = [trial.rate for trial in found.trials if trial.rate > rate and not found.at(trial.rate).met]
@@ -76,7 +76,7 @@ def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLim
         if runner.has_cache:
             run_ahead(jobs, workers)
         trials += [job() for job in jobs]
-        limit = fitted_limit(_near(trials, rate)).limit
+        limit = min(fitted_limit(_near(trials, rate)).limit, ceiling(one))
         rate = max(rate / FARTHEST, min(rate * FARTHEST, limit))
         if len(_near(trials, rate)) >= ENOUGH:
             break
