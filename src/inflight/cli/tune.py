@@ -26,12 +26,12 @@ from inflight.metrics.summary import Summary
 from inflight.planning.demand import Demand, traffic_of, with_targets
 from inflight.planning.engine_config import EngineConfig, configuration
 from inflight.planning.machine import Machine
+from inflight.planning.measured_run import measure_on
 from inflight.planning.proposal import MAX_ROWS, Overrides
 from inflight.planning.rendering import render
 from inflight.planning.result import tune_result
 from inflight.planning.retuning_result import retune_result
 from inflight.planning.shadow import settled
-from inflight.planning.simulation import measure_on
 from inflight.planning.slos import check_slos
 from inflight.planning.steady import length, rows_at
 from inflight.planning.tuning import Check, Run, describe, goodput_targets, tune

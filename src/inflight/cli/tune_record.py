@@ -119,7 +119,7 @@ def shadowed(
 
     def run(config: EngineConfig, workload: Workload, shares: tuple[float, float]) -> Summary:
         from inflight.build import build_engine  # loads numpy and the kernels
-        from inflight.planning.simulation import measure_on
+        from inflight.planning.measured_run import measure_on
 
         settings = replace(
             engine, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens

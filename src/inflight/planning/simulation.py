@@ -1,5 +1,4 @@
-"""Trials: a workload on one or several machines, in virtual time with the engine's own scheduler or on a real
-engine."""
+"""Trials: a workload on one or several machines, in virtual time with the engine's own scheduler."""
 
 from __future__ import annotations
 
@@ -13,8 +12,6 @@ from msgspec import structs
 
 from inflight.core.options import OptionValues
 from inflight.core.types.features import Features
-from inflight.core.types.request import Request
-from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.slo import METRICS, Slo, percentiles, shares_of
 from inflight.metrics.summary import Summary, Window, summarize, ttft_trend
@@ -34,8 +31,6 @@ from inflight.simulate.roofline import Cost
 from inflight.simulate.simulation import Pool, Simulation, SimulationSetup, simulate
 from inflight.simulate.steps import StepModel
 from inflight.simulate.transfers import Folder, TransferRate
-from inflight.workload.contents import Contents
-from inflight.workload.driving import Driver, core_request
 from inflight.workload.workload import Workload
 
 ROUTER = "least-loaded"
@@ -401,33 +396,3 @@ def _by_class(read: Sequence[Observation]) -> dict[str, dict[str, tuple[float, .
         return {}
     parts = {name: [one for one in read if one.traffic == name] for name in classes}
     return {name: {metric: percentiles(part, metric, SHARES) for metric in METRICS} for name, part in parts.items()}
-
-
-def measure_on(
-    loop: EngineLoop,
-    vocab_size: int,
-    workload: Workload,
-    measured: tuple[float, float],
-    targets: Targets | None = None,
-) -> Summary:
-    """Run a workload on a real engine, close the engine, and measure the run as a trial in virtual time is.
-
-    Args:
-        targets: By which requests are measured, other than those that the engine knows of.
-    """
-    contents = Contents(workload.entries, vocab_size, min_id=3, stand_in=True)
-
-    def request_of(index: int, arrival: float) -> Request:
-        return core_request(workload.entries[index], str(index), contents.prompt(index), arrival)
-
-    try:
-        observations = Driver(loop, workload, request_of).run()
-    finally:
-        loop.close()
-    times = [entry.arrival for entry in workload.entries]
-    return read_off(judged_by(observations, targets), measured, max(times) - min(times))[0]
-
-
-def judged_by(observations: Sequence[Observation], targets: Targets | None) -> list[Observation]:
-    """Return observations with these targets; None: with their own."""
-    return list(observations) if targets is None else [replace(one, targets=targets) for one in observations]
