@@ -43,7 +43,7 @@ ROUTERS = ("round-robin", ROUTER, "prefix-aware")
 MIN_SHARED = 0.01  # of the prompts' tokens that earlier ones had: below, neither routers nor tiers are compared
 SUFFIX, MODEL = DraftSource("suffix"), DraftSource("draft", "MODEL")
 WORTH = 0.99  # of the time per output token: with drafts it must be below
-_CHANGE_TRIALS = 4
+_CHANGE_TRIALS = 3
 _ROUTER_TRIALS = 5
 
 
