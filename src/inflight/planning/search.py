@@ -76,11 +76,10 @@ def find_capacity(
         known: A trial that was run before. Where it met the SLOs, no rate below its is tried. Where it missed them,
             none above is, and the first is led by how far it missed them, up to BLIND times lower.
     """
-    # whether the SLOs were met → rate and trial
+    # sides: whether the SLOs were met → rate and trial; repeated: trials in a row on the same side
     sides: dict[bool, tuple[float, Trial]] = {} if known is None else {known.met: (known.rate, known)}
     lowest = TRICKLE * guess
-    rate, number = min(lowest if trickle_first else guess, ceiling), 0
-    was_met, repeated = False, 0  # of the last trial, and how many in a row were on the same side
+    rate, number, was_met, repeated = min(lowest if trickle_first else guess, ceiling), 0, False, 0
     if known is not None and not known.met:
         rate, repeated = min(rate, known.rate / min(BLIND, _down(known))), 1
     closing = CLOSING
@@ -94,10 +93,8 @@ def find_capacity(
             break
         if (found.met and is_trickle) or (number == max_trials and _is_far(sides, ceiling)):
             max_trials, closing = max_trials + closing, 0
-        if len(sides) == 1 and trickle and not found.met and number >= max_trials - 2:
-            rate = lowest
-        else:
-            rate = _next(sides, was_met, repeated, guess, ceiling)
+        is_last = trickle and True not in sides and number >= max_trials - 2
+        rate = lowest if is_last else _next(sides, was_met, repeated, guess, ceiling)
     met, missed = sides.get(True), sides.get(False)
     return Capacity(met and met[1], missed and missed[1], number)
 
