@@ -28,10 +28,6 @@ ASKED, ASKED_ENDS = 3, 5  # percent
 ASKED_OF: Mapping[str, str] = {
     "seventy-billion": QUESTIONS["seventy-billion"],
     "one-h100": QUESTIONS["one-h100"],
-    "two-limits": """
-inflight plan --model llama-3.1-8b --hardware h100 --engine vllm --rate 30 \\
-    --input-tokens lognormal:500:2000 --output-tokens lognormal:129:601 --slo "ttft=500(p95),tpot=30(p95)"
-""",
     "many-small": f"""
 inflight plan --model llama-3.1-8b --hardware h100 --rate 2000 \\
     {CHAT} --slo "ttft=500(p95),tpot=30(p95)"

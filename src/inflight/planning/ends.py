@@ -13,7 +13,7 @@ from inflight.planning.steady import steady_state
 from inflight.simulate.steps import StepModel
 
 AT_ENDS = 6  # trials at most, where an end is far from where it was expected
-END_READS = 3.0  # times the usual requests of these
+END_READS = 2.0  # times the usual requests of these
 NEAR_END = 1.15  # factor between the rate of one of these and the end that follows from it: beyond, one more follows
 
 
