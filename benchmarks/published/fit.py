@@ -26,6 +26,7 @@ from inflight.simulate import efficiency, engine_costs
 from inflight.simulate.efficiency import Efficiencies
 from inflight.simulate.engine_costs import EngineCosts
 from inflight.simulate.roofline import Roofline
+from inflight.simulate.shards import prompt_chunks
 from inflight.simulate.steps import StepModel
 
 Key = tuple[str, str]  # table, parameter
@@ -140,7 +141,8 @@ class Recorder:
         self.seconds_in_all = 0.0
 
     def seconds(self, features: Features) -> float:
-        sizes = (features.tokens, features.rows, features.samples, features.decode_context, features.prefill_context)
+        counts = (features.tokens, features.rows, features.samples, features.decode_context)
+        sizes = (*counts, features.prefill_context, prompt_chunks(features))
         group = self.groups[tuple(round(2.5 * math.log2(1 + size)) for size in sizes)]
         for index, size in enumerate(sizes):
             group[index] += size
@@ -155,7 +157,8 @@ class Recorder:
 
 def _mean(group: Sequence[float]) -> Features:
     tokens, rows, samples, context = (round(one / group[6]) for one in group[:4])
-    return Features(tokens, rows, samples, context, group[4] / group[6])
+    chunks = round(group[5] / group[6])
+    return Features(tokens, rows, samples, context, group[4] / group[6], prompt_chunks=chunks)
 
 
 def work_of(measurement: Measurement) -> Work | None:

@@ -13,7 +13,7 @@ from inflight.models.known import known_model
 from inflight.planning.demand import traffic_of
 from inflight.planning.machine import WIDEST_STEP, Hardware, Machine, calibrated_machine
 from inflight.planning.proposal import Overrides, early_end, propose, rows_in_memory, step_limit
-from inflight.planning.steady import full_step, prompt_seconds, rows_at, steady_state
+from inflight.planning.steady import full_step, mixed_step, prompt_seconds, rows_at, steady_state
 from inflight.planning.traffic import Traffic
 from inflight.simulate.fitted import EngineSize, FittedModel, Provenance
 from inflight.simulate.hardware import find_gpu
@@ -124,6 +124,17 @@ def test_the_steady_state_obeys_its_bounds(traffic: Traffic) -> None:
     by_budget = steady_state(Linear(), traffic, 1000, 100)
     assert by_budget.rows * (1 + traffic.input_mean / traffic.output_mean) == pytest.approx(100)
     assert by_budget.requests_per_s < free.requests_per_s
+
+
+def test_a_mixed_step_has_as_many_prompts_as_have_its_tokens(traffic: Traffic) -> None:
+    """Of shared ones the part that is not cached: data-parallel groups compute them side by side."""
+    shared = replace(traffic, shared=0.75)
+    for one, fresh in ((traffic, traffic.input_mean), (shared, traffic.input_mean / 4)):
+        for prompts in (0, 1, 8):
+            step = mixed_step(one, 100, prompts * fresh)
+            assert (step.prompt_chunks, step.rows, step.samples) == (prompts, 100 + (prompts > 0), 100)
+    assert mixed_step(traffic, 100, 1).prompt_chunks == 1, "a part of one"
+    assert mixed_step(shared, 0, 8 * traffic.input_mean).prompt_chunks == 1, "no more than rows"
 
 
 def test_rows_follow_littles_law(traffic: Traffic) -> None:

@@ -75,6 +75,7 @@ def test_a_step_has_all_that_it_had() -> None:
     assert step.transferred == (Transferred(3, "Gone."),) and step.faults == (Fault(4, "Not finite."),)
     assert (step.before_commit, step.draft_seconds, step.waits, step.accepted) == (6, 0.25, ((4, -1),), ((4, 1),))
     assert (step.error, step.out_of_memory, step.features.prefill_context) == ("It broke.", True, 1.5)
+    assert step.features.prompt_chunks is None, "was not counted then"
 
 
 def test_a_request_has_all_that_it_had() -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.output_length import Quantiles
-from inflight.core.types.features import Features
+from inflight.core.types.features import Features, features
 from inflight.core.types.length_distribution import LengthDistribution
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk
 from inflight.core.types.request import Request
-from inflight.simulate.condensed_plan import AlikeSteps
+from inflight.simulate.condensed_plan import AlikeSteps, CondensedPlan
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fitted import FittedModel, NoisyModel
 from inflight.simulate.simulation import SimulationSetup, simulate
@@ -98,3 +98,14 @@ def test_steps_beyond_the_model_are_counted() -> None:
 
     run = simulate(chat(3), SimulationSetup(pool(model=Beyond())))
     assert run.extrapolated == {"Nothing was measured.": run.steps}
+
+
+def test_steps_that_are_left_out_have_the_features_of_their_plans() -> None:
+    """Prompts are counted among them: of a plan without its decodes, and of steps that are taken at once."""
+    decodes = tuple(Chunk(number, number, 9 + number, 1, (), 1) for number in range(3))
+    prompt = Chunk(3, 3, 16, 5, (), 0)
+    whole = features(BatchPlan(0, (*decodes, prompt)))
+    assert AlikeSteps(3, 10 + 11 + 12, 2, chunk=5, start=16).features(0) == whole
+    condensed = CondensedPlan(0, (prompt,), omitted=3, omitted_context=10 + 11 + 12)
+    assert condensed.all_features(features(condensed)) == whole
+    assert AlikeSteps(3, 10 + 11 + 12, 2).features(0) == features(BatchPlan(0, decodes))

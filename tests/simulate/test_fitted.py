@@ -86,6 +86,7 @@ def test_coefficients_are_found_again_and_it_says_when_it_extrapolates() -> None
         fit(steps(TRUE, number=5))
     model = fit(steps(TRUE))
     most = int(model.ranges["tokens"][1])
+    assert "prompt_chunks" not in model.ranges, "no seconds are of it"
     assert model.extrapolates(Features(most, 1, 1, 0, 0.0)) is None
     sentence = model.extrapolates(Features(2 * most, 1, 1, 0, 0.0))
     assert sentence is not None and f"{2 * most:,} tokens" in sentence and f"{most:,}" in sentence

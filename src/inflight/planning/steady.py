@@ -65,19 +65,23 @@ def prompt_seconds(model: StepModel, tokens: float, budget: int | None) -> float
     chunk, seconds, start = budget or length, 0.0, 0
     while start < length:
         taken = min(chunk, length - start)
-        seconds += model.seconds(Features(taken, 1, 1, 0, taken * (start + taken / 2)))
+        seconds += model.seconds(Features(taken, 1, 1, 0, taken * (start + taken / 2), prompt_chunks=1))
         start += taken
     return seconds
 
 
 def mixed_step(traffic: Traffic, rows: float, prompt_tokens: float) -> Features:
-    """Return a step of decodes of typical length beside tokens of prompts, halfway through them."""
+    """Return a step of decodes of typical length beside tokens of prompts, halfway through them. Of its rows as many
+    compute prompts as have so many tokens to compute."""
+    all_rows = round(rows) + (prompt_tokens > 0)
+    fresh = max(1.0, traffic.input_mean * (1 - traffic.shared))
     return Features(
         tokens=round(rows + prompt_tokens),
-        rows=round(rows) + (prompt_tokens > 0),
+        rows=all_rows,
         samples=max(1, round(rows)),
         decode_context=round(rows * traffic.mean_context),
         prefill_context=prompt_tokens * traffic.prompt_context,
+        prompt_chunks=min(all_rows, max(1, round(prompt_tokens / fresh))) if prompt_tokens > 0 else 0,
     )
 
 

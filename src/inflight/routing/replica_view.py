@@ -32,7 +32,7 @@ class ServingCosts:
         rows = max(2, min(max_num_seqs, 64))
         one = seconds(_decodes(1))
         row = max(0.0, seconds(_decodes(rows)) - one) / (rows - 1)
-        chunk = seconds(Features(1 + _CHUNK, 2, 2, _CONTEXT, _CHUNK * _CHUNK / 2)) - one
+        chunk = seconds(Features(1 + _CHUNK, 2, 2, _CONTEXT, _CHUNK * _CHUNK / 2, prompt_chunks=1)) - one
         # A model without many rows may say that a row costs nothing: then routing would not spread requests.
         return cls(max(chunk, 0.0) / _CHUNK, one, row or one / max_num_seqs, max_num_seqs)
 

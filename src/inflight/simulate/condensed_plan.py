@@ -23,6 +23,7 @@ class CondensedPlan(BatchPlan, frozen=True):
             chunks.decode_context + self.omitted_context,
             chunks.prefill_context,
             chunks.moved_blocks,
+            chunks.prompt_chunks,
         )
 
 
@@ -49,6 +50,6 @@ class AlikeSteps(Struct, frozen=True):
         """Return the features of one of the steps."""
         rows, chunk, context = self.rows, self.chunk, self.context + index * self.rows
         if not chunk:
-            return Features(rows, rows, rows, context, 0.0)
+            return Features(rows, rows, rows, context, 0.0, 0, 0)
         start = self.start + index * chunk
-        return Features(rows + chunk, rows + 1, rows, context, chunk * (start + chunk / 2))
+        return Features(rows + chunk, rows + 1, rows, context, chunk * (start + chunk / 2), 0, 1)

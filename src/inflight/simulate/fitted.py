@@ -317,10 +317,9 @@ def normalized(model: FittedModel, *rounds: Sequence[Step]) -> FittedModel:
 
 
 def ranges(steps: Sequence[Step]) -> dict[str, tuple[float, float]]:
-    """Return the smallest and the largest value of every feature."""
-    values = {
-        item.name: [float(getattr(one.features, item.name)) for one in steps] for item in structs.fields(Features)
-    }
+    """Return the smallest and the largest value of every feature that the model is of."""
+    names = [item.name for item in structs.fields(Features) if item.name in ("tokens", *_FEATURES)]
+    values = {name: [float(getattr(one.features, name)) for one in steps] for name in names}
     return {name: (min(every), max(every)) for name, every in values.items()}
 
 

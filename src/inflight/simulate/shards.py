@@ -146,26 +146,30 @@ def busiest_batch(features: Features, parallelism: Parallelism, widest: int) -> 
     if parallelism.batches == 1:
         return features
     groups, stages, rows = parallelism.data_attention, parallelism.pipeline, features.rows
-    decodes = rows - prompt_chunks(features)
-    prompts = features.tokens - decodes
-    part = 0.0
-    if features.prefill_context and prompts > 0:
-        part = max(1 / groups, min(1 / (rows - decodes), widest / prompts)) / stages
-    local = math.ceil(decodes / parallelism.batches)
-    others = math.ceil(prompts * (part or 1 / parallelism.batches))  # padding and drafts, where no prompt is computed
+    chunks = prompt_chunks(features)
+    decodes = rows - chunks
+    others = features.tokens - decodes  # of prompts; padding and drafts, where no prompt is computed
+    part = 1 / parallelism.batches
+    if chunks and others > 0:
+        part = max(1 / groups, min(1 / chunks, widest / others)) / stages
+    local, local_chunks = math.ceil(decodes / parallelism.batches), math.ceil(chunks * part)
     return Features(
-        tokens=local + others,
-        rows=local + math.ceil((rows - decodes) * part),
+        tokens=local + math.ceil(others * part),
+        rows=local + local_chunks,
         samples=math.ceil(features.samples / parallelism.batches),
         decode_context=math.ceil(features.decode_context * local / max(1, decodes)),
         prefill_context=features.prefill_context * part,
         moved_blocks=math.ceil(features.moved_blocks / parallelism.batches),
+        prompt_chunks=local_chunks,
     )
 
 
 def prompt_chunks(features: Features) -> int:
-    """Return how many rows of a step compute prompts: those that get no token, and of the others as many as there are
-    if each begins with this step, since n prompts of t tokens have n·t²/2 pairs of a query and a key."""
+    """Return how many rows of a step compute prompts. Where they were not counted: those that get no token, and of the
+    others as many as there are if each begins with this step, since n prompts of t tokens have n·t²/2 pairs of a query
+    and a key."""
+    if features.prompt_chunks is not None:
+        return features.prompt_chunks
     if not features.prefill_context:
         return 0
     least = max(1, features.rows - features.samples)

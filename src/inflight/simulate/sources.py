@@ -178,7 +178,7 @@ def prompt_steps(requests: Sequence[_Request]) -> list[Step]:
             continue
         width, context = _decoding(requests, (one.sent + one.first) / 2)
         tokens = one.prompt_tokens
-        features = Features(tokens + width, 1 + width, 1 + width, context, tokens * tokens / 2)
+        features = Features(tokens + width, 1 + width, 1 + width, context, tokens * tokens / 2, prompt_chunks=1)
         found.append(Step(features, one.first - one.sent))
     return found
 

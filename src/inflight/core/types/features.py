@@ -19,10 +19,11 @@ class Features(Struct, frozen=True, gc=False):
     # drafts.
     prefill_context: Amount
     moved_blocks: Count = 0  # copied between the device and its host; other transfers take no time of the step
+    prompt_chunks: Count | None = None  # longer chunks and padding; None: not counted, as in older records
 
 
 def features(plan: BatchPlan) -> Features:
-    tokens = samples = decode_context = 0
+    tokens = samples = decode_context = prompts = 0
     prefill_context = 0.0
     for chunk in plan.chunks:
         tokens += chunk.length
@@ -32,10 +33,12 @@ def features(plan: BatchPlan) -> Features:
             if chunk.num_drafts:
                 prefill_context += chunk.num_drafts * (chunk.start + 1 + (chunk.num_drafts + 1) / 2)
         else:
+            prompts += 1
             prefill_context += chunk.length * (chunk.start + chunk.length / 2)
     for length in plan.padding:
         tokens += length
+        prompts += length > 1
         prefill_context += length * (length / 2)
     rows = len(plan.chunks) + len(plan.padding)
     moved = sum(len(one.blocks) for one in plan.transfers if one.tier == HOST) if plan.transfers else 0
-    return Features(tokens, rows, samples, decode_context, prefill_context, moved)
+    return Features(tokens, rows, samples, decode_context, prefill_context, moved, prompts)
