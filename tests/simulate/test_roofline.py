@@ -14,15 +14,16 @@ from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
 from inflight.models.known import known_model, known_names, read_model
 from inflight.models.mixers.attention import Attention
+from inflight.models.registry import read_spec
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
 from inflight.simulate.collectives import all_reduce_seconds
 from inflight.simulate.efficiency import Case, efficiencies, spread
 from inflight.simulate.engine_costs import engine_costs
 from inflight.simulate.hardware import data_sheets, find_gpu
-from inflight.simulate.parallelism import ParallelismError
-from inflight.simulate.roofline import KINDS, Roofline
-from inflight.simulate.shards import min_kv_heads
+from inflight.simulate.parallelism import Parallelism, ParallelismError
+from inflight.simulate.roofline import KINDS, STATE_CHUNK, STATE_PASSES, Roofline
+from inflight.simulate.shards import linear_shard, min_kv_heads
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate
 from inflight.workload.workload import Entry, Workload
 
@@ -153,10 +154,11 @@ def test_the_source_of_the_shares_is_named(gpu: str, source: str) -> None:
 def test_an_overlapped_host_takes_the_longer_of_the_two() -> None:
     """A host that is slower than the GPU sets the pace alone; one that is quicker adds what passes between steps."""
     engine = engine_costs("vllm")
-    slow, quick = replace(engine, step=0.5, row=0.01), replace(engine, step=1e-4, row=0.0)
-    assert model(engine=slow).seconds(DECODES) == pytest.approx(0.5 + 0.01 * DECODES.rows)
+    quick = replace(engine, step=1e-4, row=0.0)
     without = model(engine=replace(quick, step=0.0)).seconds(DECODES)
     assert model(engine=quick).seconds(DECODES) == pytest.approx(without + 1e-4)
+    slow = replace(engine, step=0.5, row=1.01 * without / DECODES.rows)  # its rows take longer than the GPU
+    assert model(engine=slow).seconds(DECODES) == pytest.approx(0.5 + 1.01 * without)
 
 
 def test_a_step_without_a_graph_is_launched_layer_by_layer_and_one_of_prompts_alone_at_its_own_pace() -> None:
@@ -247,9 +249,16 @@ def test_experts_in_bf16_are_slower_where_the_engine_has_no_configuration_of_the
     assert expert_seconds("mixtral-8x7b", "a100-80", 4, "vllm") == expert_seconds(
         "mixtral-8x7b", "a100-80", 4, "tensorrt-llm"
     )
-    assert expert_seconds("qwen3-235b-a22b", "a100-80", 8, "vllm") < expert_seconds(
-        "qwen3-235b-a22b", "a100-80", 8, "sglang"
-    )
+    # Of Qwen3-235B's, 192 wide on each of eight GPUs, vLLM has one and SGLang has none.
+    shares, (experts,) = efficiencies("a100-80"), linear_shard(published("qwen3-235b-a22b"), Parallelism(8)).experts
+    reached = [
+        Roofline(published("qwen3-235b-a22b"), find_gpu("a100-80"), 8, engine=engine_costs(name))._expert_share(
+            2, experts
+        )
+        for name in ("vllm", "sglang")
+    ]
+    tuned = shares.expert_compute * 192 / (192 + shares.expert_width)
+    assert reached == [pytest.approx(tuned), shares.expert_untuned] and tuned > shares.expert_untuned
     fewer_bits = [expert_seconds("glm-4.5-air", "a100-80", 4, one, weights="int4") for one in ("vllm", "tensorrt-llm")]
     assert fewer_bits[0] == fewer_bits[1], "other kernels widen weights"
 
@@ -263,14 +272,16 @@ def test_layers_with_experts_have_a_launch_of_their_precision() -> None:
 
 def test_experts_in_nvfp4_are_slower_in_an_engine_that_takes_the_kernels_of_cutlass() -> None:
     """Where a GPU of a data centre has faster ones, and in nvfp4 alone."""
-    own, cutlass = (replace(engine_costs("sglang"), experts_cutlass=taken) for taken in (False, True))
-    many = Features(tokens=8192, rows=8, samples=8, decode_context=0, prefill_context=8 * 1024 * 512)
-    for gpu, weights, least in (("b200", "nvfp4", 1.2), ("b200", "fp8", 1.0), ("rtx-pro-6000", "nvfp4", 1.0)):
-        quick, slow = (
-            part(many, "linear", Roofline(published("qwen3-30b-a3b"), find_gpu(gpu), weights=weights, engine=engine))  # type: ignore[arg-type]
-            for engine in (own, cutlass)
+    engines = [replace(engine_costs("sglang"), experts_cutlass=taken) for taken in (False, True)]
+    factor = efficiencies("b200").expert_cutlass
+    for gpu, weights, expected in (("b200", "nvfp4", factor), ("b200", "fp8", 1.0), ("rtx-pro-6000", "nvfp4", 1.0)):
+        own, cutlass = (
+            Roofline(published("qwen3-30b-a3b"), find_gpu(gpu), weights=weights, engine=engine)  # type: ignore[arg-type]
+            for engine in engines
         )
-        assert least <= slow / quick < (2.0 if least > 1 else 1.01), gpu
+        item = own._expert_item
+        assert cutlass._expert_factor(item) == own._expert_factor(item) * expected, gpu
+        assert (part(PROMPT, "linear", cutlass) > part(PROMPT, "linear", own)) == (expected < 1), gpu
 
 
 def test_attention_computes_in_fp8_where_cache_and_units_are_and_the_engine_does() -> None:
@@ -330,11 +341,60 @@ def test_states_are_read_and_written_for_every_row() -> None:
     assert alone > 2 * state_bytes(roofline.spec) / find_gpu("h200").bytes_per_s
 
 
+def states_of(held: Features, roofline: Roofline) -> tuple[float, float]:
+    """Seconds of a step's attention with states beyond those of attention, of prompts and of decodes."""
+    with_states = roofline._work(held, held.tokens)[1:3]
+    attention = roofline._prefill_attention(held), roofline._decode_attention(held)
+    prompts, decodes = (one.seconds - other.seconds for one, other in zip(with_states, attention, strict=True))
+    return prompts, decodes
+
+
+def test_convolutions_are_read_and_written_though_nothing_is_computed_on_them() -> None:
+    """LFM2-1.2B: ten layers keep two vectors of 2,048 numbers each; they are launched as other layers are."""
+    spec = read_spec(
+        {
+            "model_type": "lfm2",
+            "hidden_size": 2048,
+            "intermediate_size": 12288,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 65536,
+            "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+            "conv_L_cache": 3,
+        }
+    )
+    gpu = find_gpu("h100")
+    roofline, bandwidth = Roofline(spec, gpu), gpu.bytes_per_s * efficiencies("h100").recurrent_memory
+    assert state_bytes(spec) == 10 * 2 * 2048 * 2
+    once = 2 * state_bytes(spec) / bandwidth  # read and written
+    assert states_of(DECODES, roofline) == (0, pytest.approx(DECODES.rows * once))
+    assert states_of(PROMPT, roofline) == (pytest.approx(STATE_PASSES * once), 0)
+    assert not roofline._recurrent
+
+
 def test_a_prompt_in_a_step_makes_the_states_of_all_rows_pass_the_kernels_of_chunks() -> None:
-    roofline = Roofline(published("qwen3-next-80b-a3b"), find_gpu("h200"), 4)
-    decodes, mixed = Features(100, 100, 100, 100, 0.0), Features(101, 101, 101, 100, 0.5)
-    alone, beside = (part(held, "decode attention", roofline) for held in (decodes, mixed))
-    assert 3 < beside / alone < 10
+    """A row that decodes fills a chunk; one that computes a prompt does not, whether it ends with the step or not."""
+    spec, gpu, shares = published("qwen3-next-80b-a3b"), find_gpu("h200"), efficiencies("h200")
+    roofline = Roofline(spec, gpu, 4)
+    token = roofline._weights.state_flops / (gpu.flops_per_s("bf16") * shares.recurrent_compute)
+    row = 2 * state_bytes(spec) / 4 / (gpu.bytes_per_s * shares.recurrent_memory)
+    decodes = Features(100, 100, 100, 100, 0.0)
+    assert states_of(decodes, roofline) == (0, pytest.approx(100 * (token + row)))
+    whole = Features(512, 8, 8, 0, 8 * 64 * 32.0, prompt_chunks=8)
+    assert states_of(whole, roofline) == (pytest.approx(512 * token + 8 * STATE_PASSES * row), 0)
+    assert states_of(structs.replace(whole, prompt_chunks=None), roofline) == states_of(whole, roofline)
+    mixed = structs.replace(whole, tokens=612, rows=108, samples=108, decode_context=100)
+    expected = (512 + 100 * STATE_CHUNK) * token + 108 * STATE_PASSES * row
+    assert states_of(mixed, roofline) == (pytest.approx(expected), 0)
+
+
+def test_the_slower_part_of_attention_and_states_is_the_bottleneck() -> None:
+    """A long prompt's products are, or, of many decodes beside a short one, the reading and writing of states."""
+    roofline, kind = Roofline(published("qwen3-next-80b-a3b"), find_gpu("h200"), 4), KINDS.index("prefill attention")
+    long, crowd = Features(8192, 1, 1, 0, 8192 * 4096.0), Features(1002, 1001, 1001, 1000, 2.0, prompt_chunks=1)
+    assert [roofline.costs(held)[kind].bound for held in (long, crowd)] == ["compute", "bandwidth"]
+    assert roofline._prefill_attention(crowd).bound == "compute"
 
 
 def test_swapped_blocks_cost_their_copy() -> None:

@@ -37,7 +37,7 @@ from inflight.simulate.efficiency import (
 from inflight.simulate.engine_costs import EngineCosts, engine_costs
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision
 from inflight.simulate.parallelism import Parallelism, as_parallelism, check_parallelism, uneven_stages
-from inflight.simulate.shards import ExpertShard, busiest_batch, cache_shards, linear_shard
+from inflight.simulate.shards import ExpertShard, busiest_batch, cache_shards, linear_shard, prompt_chunks
 
 HALF = Parallelism(pipeline=2)  # of a batch
 NVLINK = "NVLink"
@@ -97,7 +97,10 @@ class Roofline:
         self._engine = engine_costs() if engine is None else engine
         self._weights = linear_shard(spec, self.parallelism)
         self.packing = self._engine.packing(weights, bool(self._weights.experts))
-        self._in_eight_bits = self.packing.matrix < ITEM_BYTES["bf16"] and gpu.computes(weights)
+        expert = self.packing.expert
+        self._expert_item = self.packing.matrix if expert is None else expert  # bytes of an element of its matrix
+        self._is_native = self.packing.matrix < ITEM_BYTES["bf16"] and gpu.computes(weights)
+        # Of layers with a state that is computed: short convolutions alone are one quick kernel.
         self._layers, self._recurrent = layers, sum(bool(layer.mixer.state_flops) for layer in spec.layers)
         self._factor = spread(gpu.kernels, self.has_experts, case) * uneven_stages(spec, self.parallelism)
         self._shard = 2 * matrix_parameters(spec) / layers / self.parallelism.stage_gpus
@@ -165,7 +168,13 @@ class Roofline:
             linear, exchange = self._linear(features, stage_tokens), self._exchange(features, stage_tokens)
             known = self._by_size[size] = linear, self._logits(features), exchange
         linear, logits, exchange = known
-        return linear, self._prefill_attention(features), self._decode_attention(features), logits, exchange
+        prompts, decodes = self._prefill_attention(features), self._decode_attention(features)
+        if self._state_bytes:
+            if features.prefill_context:
+                prompts = self._with_states(prompts, features)
+            else:
+                decodes = self._with_states(decodes, features)
+        return linear, prompts, decodes, logits, exchange
 
     def extrapolates(self, features: Features) -> str | None:
         """Return a sentence on a step beyond the measured efficiencies; None where it is within."""
@@ -204,10 +213,7 @@ class Roofline:
         touched, shares = experts.mlp.touched_experts(tokens), self._shares
         item = self._expert_item
         chosen = tokens * experts.mlp.top_k
-        by_cutlass = self._engine.experts_cutlass and self.weights == "nvfp4"
-        four = shares.expert_fp4 * (shares.expert_cutlass if by_cutlass else 1.0)
-        eight = shares.expert_fp8 * self._engine.experts_fp8 if item >= 1 else four
-        rate = self._rate(item, eight, shares.expert_widened) * self._expert_share(item, experts)
+        rate = self._rate(item, self._expert_factor(item), shares.expert_widened) * self._expert_share(item, experts)
         rate *= saturation(chosen / touched, shares.expert_tokens)
         computed, read = chosen * experts.busiest(tokens, self._engine.expert_skew), touched * experts.max_read(tokens)
         compute = 2 * computed * experts.elements / rate
@@ -215,10 +221,12 @@ class Roofline:
         memory = (read * experts.elements * item + moved) / (self._bandwidth * shares.expert_memory)
         return Cost("linear", compute + memory, "compute" if compute > memory else "bandwidth")
 
-    @property
-    def _expert_item(self) -> float:
-        """Return the bytes of an element of an expert's matrix."""
-        return self.packing.matrix if self.packing.expert is None else self.packing.expert
+    def _expert_factor(self, item: float) -> float:
+        """Return the factor on the rate of experts of so many bytes an element where units compute in them."""
+        if item >= 1:
+            return self._shares.expert_fp8 * self._engine.experts_fp8
+        by_cutlass = self._engine.experts_cutlass and self.weights == "nvfp4"
+        return self._shares.expert_fp4 * (self._shares.expert_cutlass if by_cutlass else 1.0)
 
     @property
     def _expert_launch(self) -> float:
@@ -237,12 +245,17 @@ class Roofline:
             return share
         return min(share, self._shares.expert_untuned)
 
-    def _rate(self, item: float, in_eight_bits: float, widened: float) -> float:
+    def _rate(self, item: float, native: float, widened: float) -> float:
         """Return the operations per second of matrices of so many bytes an element, at the rate of bf16's kernels but
-        for these factors."""
+        for these factors.
+
+        Args:
+            native: Where units compute in as many bits.
+            widened: Where weights are widened for units of bf16.
+        """
         if item == ITEM_BYTES["bf16"]:
             return self._bf16
-        return self.gpu.flops_per_s(self.weights) * (in_eight_bits if self.gpu.computes(self.weights) else widened)
+        return self.gpu.flops_per_s(self.weights) * (native if self.gpu.computes(self.weights) else widened)
 
     def _prefill_attention(self, features: Features) -> Cost:
         if not features.prefill_context:
@@ -266,17 +279,19 @@ class Roofline:
         moved = read * ITEM_BYTES[self.kv] + self._token_bytes * features.tokens
         mixed = self._shares.mixed_decode if features.prefill_context else 1.0
         bandwidth = self._bandwidth * self._shares.decode_memory * self._sinks * mixed
-        cost = _slower("decode attention", flops / self._decode_rate, moved / bandwidth)
-        return structs.replace(cost, seconds=cost.seconds + self._states(features)) if self._recurrent else cost
+        return _slower("decode attention", flops / self._decode_rate, moved / bandwidth)
 
-    def _states(self, features: Features) -> float:
-        """Return the seconds of recurrent states: they are computed, and read and written."""
+    def _with_states(self, attention: Cost, features: Features) -> Cost:
+        """Return the time of attention and of layers' own states, which are computed, and read and written."""
         tokens, passes = features.tokens, 1
         if features.prefill_context:
-            tokens, passes = tokens + (STATE_CHUNK - 1) * min(features.samples, features.rows - 1), STATE_PASSES
+            decodes = features.rows - prompt_chunks(features)
+            tokens, passes = tokens + (STATE_CHUNK - 1) * decodes, STATE_PASSES
         computed = tokens * self._weights.state_flops / (self._bf16 * self._shares.recurrent_compute)
-        moved = passes * features.rows * self._state_bytes
-        return computed + moved / (self._bandwidth * self._shares.recurrent_memory)
+        moved = passes * features.rows * self._state_bytes / (self._bandwidth * self._shares.recurrent_memory)
+        states = computed + moved
+        bound = attention.bound if attention.seconds > states else "compute" if computed > moved else "bandwidth"
+        return Cost(attention.kind, attention.seconds + states, bound)
 
     def _logits(self, features: Features) -> Cost:
         if not features.samples:
@@ -320,7 +335,7 @@ class Roofline:
         """Return the seconds between a step's kernels."""
         shares, with_experts = self._shares, sum(one.layers for one in self._weights.experts)
         latent = sum(isinstance(layer.mixer, LatentAttention) for layer in self.spec.layers)
-        each = shares.layer_launch + self._in_eight_bits * shares.fp8_launch
+        each = shares.layer_launch + self._is_native * shares.fp8_launch
         more = shares.latent_launch * latent + shares.recurrent_launch * self._recurrent
         return (each * self._layers + self._expert_launch * with_experts + more) * self._engine.kernels
 
