@@ -7,7 +7,8 @@ import math
 from inflight.models.arithmetic import weight_bytes
 from inflight.models.sequence_memory import paged_kv_bytes_per_token
 from inflight.models.spec import ModelSpec
-from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, packing
+from inflight.simulate.engine_costs import engine_costs
+from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision
 from inflight.simulate.parallelism import Parallelism
 
 _LARGE = 70e9  # bytes of memory, from which vLLM takes more, but on A100
@@ -32,7 +33,9 @@ def bench_limits(
     into 0.95 of what weights leave, with the keys and values of all layers as if none had a window, and the tokens that
     they need in balance (its `calc_engine_setting`)."""
     one = parallelism
-    free = gpu.memory_bytes * one.gpus - weight_bytes(spec, packing(weights))
+    mixture = any(layer.mlp.experts for layer in spec.layers)
+    packing = engine_costs("tensorrt-llm").packing(weights, mixture)
+    free = gpu.memory_bytes * one.gpus - weight_bytes(spec, packing)
     heads = max(getattr(layer.mixer, "kv_heads", 1) for layer in spec.layers)
     copies = max(1.0, one.gpus / heads)  # of keys and values
     token = paged_kv_bytes_per_token(spec, ITEM_BYTES[kv]) * copies

@@ -20,7 +20,22 @@ CPU = "cpu"  # estimates for processors
 
 @dataclass(frozen=True, slots=True)
 class Efficiencies:
-    """Shares of peak or bandwidth, from 0 to 1, factors, and times in seconds; efficiency.toml says what each is of."""
+    """Shares of a data sheet's rates, factors, sizes and times; efficiency.toml says what each is of.
+
+    Attributes:
+        linear_compute, expert_compute, expert_untuned, prefill_compute, decode_compute, recurrent_compute: Shares
+            of the peak in bf16, from 0 to 1.
+        linear_memory, expert_memory, decode_memory, recurrent_memory: Shares of the bandwidth, of experts above 1 where
+            fewer are read than by even choices.
+        fp8_compute, widened_compute, expert_fp8, expert_fp4, expert_cutlass, expert_widened, prefill_narrow,
+            prefill_fp8, decode_fp8: Factors on such a share of the peak.
+        sinks, mixed_decode, all_reduce: Factors on prefill_compute and decode_memory; on decode_memory; on seconds.
+        expert_width, expert_fp4_width: Elements of an expert's hidden layer on one GPU.
+        expert_tokens: Tokens of an expert.
+        prefill_tile, decode_tile: Positions that a query or a row costs beside those it sees.
+        layer_launch, fp8_launch, expert_launch, expert_fp8_launch, expert_fp4_launch, latent_launch, recurrent_launch:
+            Seconds of a layer.
+    """
 
     linear_compute: float
     linear_memory: float
