@@ -14,15 +14,24 @@ from inflight.cli.stage_line import StageLine
 from inflight.planning.stages import Stage, stage_of
 
 LONG = """
-import time
+import os, signal
 from inflight.cli import stage_line
 from inflight.planning.parallel import cores, run_all
 
+def tick_within(sentence, show=stage_line.show):
+    os.kill(os.getpid(), signal.SIGALRM)
+    show(sentence)
+
+def tick():
+    os.kill(os.getppid(), signal.SIGALRM)
+
 stage_line._TICK_SECONDS = 0.05
+stage_line.show = tick_within
 with stage_line.StageLine() as line:
     line("1 of 2: a long stage; about 90 s left")
     assert cores() == len(__import__("os").sched_getaffinity(0))
-    run_all({"a": lambda: time.sleep(1), "b": lambda: time.sleep(1)}, 2, lambda name: None)
+    run_all({"a": tick, "b": tick}, 2, lambda name: None)
+    signal.pause()  # until the timer's next signal
     line("2 of 2: another")
     line("A sentence.")
 print("the answer")
@@ -78,6 +87,16 @@ def test_on_a_terminal_it_moves_beside_jobs_on_several_cores() -> None:
     os.close(ours)
     assert process.returncode == 0, shown.decode()
     moves = re.findall(rb"\r\x1b\[2K1 of 2: a long stage: (?:\d+ s, )?about \d+ s left", shown)
-    assert len(moves) >= 2 and b"Traceback" not in shown
+    assert len(moves) >= 3 and b"Traceback" not in shown
     lines = [re.sub(rb".*\x1b\[2K", b"", line) for line in shown.split(b"\r\n")]
-    assert [line for line in lines if line] == [b"A sentence."], "stages leave no lines"
+    assert [line for line in lines if line] == [b"A sentence."], "stages leave no lines, and none in a sentence"
+
+
+def test_a_terminal_that_is_gone_ends_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "write", gone)
+    line = StageLine()
+    line.begin("a stage")
+    line._tick(14, None)

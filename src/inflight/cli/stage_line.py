@@ -9,7 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -45,7 +46,7 @@ class StageLine:
     def __exit__(self, *_: object) -> None:
         if self._is_ticking:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, self._before)
+            signal.signal(signal.SIGALRM, self._before or signal.SIG_DFL)  # None: a handler that is not Python's
             self._write(_CLEAR)
             self._is_ticking = False
 
@@ -56,9 +57,10 @@ class StageLine:
         if self._is_ticking and stage is not None:
             self._draw()
             return
-        if self._is_ticking:
-            self._write(_CLEAR)
-        show(sentence)
+        with self._still():
+            if self._is_ticking:
+                self._write(_CLEAR)
+            show(sentence)
 
     def begin(self, name: str) -> None:
         """Begin work that is no stage of a number of them."""
@@ -80,5 +82,18 @@ class StageLine:
         width = shutil.get_terminal_size().columns
         self._write(_CLEAR + printable(self.line())[: width - 1])
 
+    @contextmanager
+    def _still(self) -> Iterator[None]:
+        """Hold back the timer's signal: a stage that is drawn within a sentence would stand in its line."""
+        if not self._is_ticking:
+            yield
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     def _write(self, text: str) -> None:
-        os.write(sys.stderr.fileno(), text.encode())  # unbuffered: a signal may come within a write of the buffer
+        with suppress(OSError):  # a terminal that is gone ends no plan
+            os.write(sys.stderr.fileno(), text.encode())  # unbuffered: a signal may come within a write of the buffer
