@@ -2,8 +2,8 @@
 
     python -m benchmarks.plan_spread [--only NAME …] [--seeds N] [--write]
 
-Each question is asked with seeds from 0 on, without trials that were run before. The spread is the standard deviation
-over the seeds in percent of the mean. Of so many GPUs it is that of the requests/s that they serve.
+Each question is asked with seeds that are far from each other, without trials that were run before. The spread is the
+standard deviation over the seeds in percent of the mean. Of so many GPUs it is that of the requests/s that they serve.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +24,7 @@ from benchmarks.plan_questions import CHAT, QUESTIONS
 from benchmarks.results import table, write_section
 
 ASKED, ASKED_ENDS = 3, 5  # percent
+APART = 100  # seeds: trials of one question add a few to its seed, and would draw the requests of its neighbours
 ASKED_OF: Mapping[str, str] = {
     "seventy-billion": QUESTIONS["seventy-billion"],
     "one-h100": QUESTIONS["one-h100"],
@@ -43,24 +43,28 @@ class Answered:
     low: float | None
     high: float | None
     cpu: float
-    seconds: float
 
 
 def answered(command: str, seed: int) -> Answered:
     """Ask a question with a seed. Raises SystemExit where it fails."""
     arguments = shlex.split(command.replace("\\\n", " "))[1:]
-    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = _cpu_seconds()
     with tempfile.TemporaryDirectory() as cache:
         asked = [sys.executable, "-m", "inflight", *arguments, "--json", "--seed", str(seed)]
         run = subprocess.run(asked, capture_output=True, text=True, env={**os.environ, "XDG_CACHE_HOME": cache})
     if run.returncode:
         raise SystemExit(f"{command.strip()} ended with exit code {run.returncode}: {run.stderr or run.stdout}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     found = json.loads(run.stdout)
     number, (low, high) = found["replicas"], found["replicas_interval"]
     if "--gpus" in arguments:
         number, (high, low) = found["rate"], found["rate_interval"]
-    return Answered(number, low, high, after.ru_utime - before.ru_utime, time.monotonic() - began)
+    return Answered(number, low, high, _cpu_seconds() - before)
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU time of the questions that were asked so far."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def spread(values: Sequence[float | None]) -> str:
@@ -69,7 +73,12 @@ def spread(values: Sequence[float | None]) -> str:
     if len(known) < max(2, len(values)):
         return "-"
     mean = statistics.fmean(known)
-    return f"{mean:.3g} ± {100 * statistics.stdev(known) / mean:.1f} %"
+    return f"{shown(mean)} ± {100 * statistics.stdev(known) / mean:.1f} %"
+
+
+def shown(number: float) -> str:
+    """Return a number with three digits, and all of a larger whole part."""
+    return f"{number:.3g}" if number < 999.5 else f"{number:,.0f}"
 
 
 def row(name: str, found: Sequence[Answered]) -> list[str]:
@@ -77,7 +86,7 @@ def row(name: str, found: Sequence[Answered]) -> list[str]:
     return [
         name,
         spread(numbers),
-        f"{min(numbers):.3g} to {max(numbers):.3g}",
+        f"{shown(min(numbers))} to {shown(max(numbers))}",
         spread([one.low for one in found]),
         spread([one.high for one in found]),
         f"{statistics.fmean(one.cpu for one in found):.1f}",
@@ -87,13 +96,13 @@ def row(name: str, found: Sequence[Answered]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=ASKED_OF, default=list(ASKED_OF), help="these questions alone")
-    parser.add_argument("--seeds", type=int, default=12, help="of each question (default 12)")
+    parser.add_argument("--seeds", type=int, default=10, help="of each question (default 10)")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results")
     arguments = parser.parse_args()
     rows = []
     for name in arguments.only:
         found = []
-        for seed in range(arguments.seeds):
+        for seed in range(0, APART * arguments.seeds, APART):
             found.append(answered(ASKED_OF[name], seed))
             print(name, seed, found[-1], file=sys.stderr, flush=True)
         rows.append(row(name, found))
