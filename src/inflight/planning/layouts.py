@@ -44,7 +44,7 @@ PREFILL_ROWS = 64
 TAILS = 256  # tokens of a step that may be ends of prompts, on decode engines
 EXPECTED = 0.75  # of the closed form
 _TRIALS = 8
-WORTH = 0.03  # of GPUs or of rate: less is noise of such short trials
+WORTH = 0.1  # of GPUs or of rate: less is noise, since a rate varies by 3 to 4 % with the seed, and two by more
 NOTICED = 0.2  # of an SLO on TTFT that a transfer takes
 UNEVEN = 0.25  # between the shares of time that the pools are busy
 
