@@ -19,10 +19,10 @@ from inflight.planning.machine import Hardware, Machine
 from inflight.planning.planned_load import confirmed
 from inflight.planning.ranking import ranked, ranked_on
 from inflight.planning.rendering import sentence
-from inflight.planning.runner_up import Rivals, runner_up
+from inflight.planning.runner_up import Rivals, confirmed_others, runner_up
 from inflight.planning.sensitivity import ScaledWork, measurements
 from inflight.planning.simulation import Pools, Trial
-from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, measure
+from inflight.planning.sizing import PLANNED_SEED, Candidate, Question, TrialRunner, candidate_for, measure
 from inflight.planning.steady import mixed_step
 from inflight.simulate.disagg import Link
 from inflight.simulate.hardware import find_gpu
@@ -64,7 +64,7 @@ def planned_load_misses_from(
     tried, usual = list[float](), TrialRunner.run
 
     def run(self: TrialRunner, candidate: Candidate, rate: float, *, seed: int = 0, **more: Any) -> Trial:
-        if seed != 2:
+        if seed != PLANNED_SEED:
             return usual(self, candidate, rate, seed=seed, **more)
         tried.append(self.question.demand.rate / rate)
         assert best.capacity.met is not None
@@ -96,9 +96,37 @@ def test_a_dearer_runner_up_has_as_many_replicas_as_the_planned_load_takes(monke
     found = runner_up(runner, best, Rivals([other]))
     assert tried == pytest.approx([fewest, fewest + 1])
     assert found is not None and found.replicas(runner.question.demand) == fewest + 1
+
+
+def test_a_rival_that_the_planned_load_refuses_makes_room_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, best = measured("ttft=900(p99)")
+    first, second, third = (
+        replace(best, machine=replace(best.machine, name=name), rate=rate)
+        for name, rate in (("first", best.rate), ("second", best.rate / 4), ("third", best.rate / 5))
+    )
+    others = [third, replace(best, machine=replace(best.machine, name="no rate"), rate=0.0), first, second]
+    planned_load_misses_from(monkeypatch, runner, best, best.rate / 3)
+    found = runner_up(runner, best, Rivals([third, first, second]))
+    assert found is not None and (found.machine.name, found.rate) == ("second", second.rate)
+    left = confirmed_others(others, found, runner.question)
+    assert [(one.machine.name, one.rate) for one in left] == [("no rate", 0.0), ("first", 0.0), ("second", second.rate)]
+
     planned_load_misses_from(monkeypatch, runner, best, 0.0)
-    none = runner_up(runner, best, Rivals([other]))
-    assert none is not None and not none.rate
+    assert runner_up(runner, best, Rivals([first])) is None
+    assert [one.rate for one in confirmed_others(others, None, runner.question)] == [0.0] * 4
+
+
+def test_where_each_measured_rival_is_refused_an_untried_machine_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, best = measured("ttft=900(p99)")
+    refused = replace(best, machine=replace(best.machine, name="refused"))
+    untried = replace(best, machine=replace(best.machine, name="untried"), rate=0.0)
+
+    def confirm(runner: TrialRunner, gpus: int | None, found: Candidate) -> Candidate:
+        return replace(found, rate=0.0) if found.machine.name == "refused" else found
+
+    monkeypatch.setattr("inflight.planning.runner_up.confirmed", confirm)
+    found = runner_up(runner, best, Rivals([refused], [untried]))
+    assert found is not None and found.machine.name == "untried" and found.rate
 
 
 @cache
@@ -207,7 +235,7 @@ def test_on_so_many_gpus_plans_are_ranked_by_what_they_serve() -> None:
 def test_on_so_many_gpus_noise_makes_no_other_plan_the_better_one() -> None:
     _, best = measured("ttft=4000(p99)")
     other = replace(best, machine=replace(best.machine, name="other"))
-    for more, is_first in ((1.02, True), (1.05, False)):
+    for more, is_first in ((1.05, True), (1.15, False)):
         found = ranked_on(4, best, 4 * best.rate, [replace(other, rate=more * best.rate)])
         assert found[0].is_chosen == is_first and len(found) == 2
 

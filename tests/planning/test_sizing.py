@@ -48,6 +48,19 @@ def test_where_steps_are_taken_together_a_trial_reads_what_its_percentile_takes(
     assert runner.run(candidate, demand.rate).summary.requests > MAX_DECODE_STEPS // 400
 
 
+@pytest.mark.parametrize(("load", "seed", "is_beyond"), [(0.95, 0, False), (0.95, 4, False), (1.1, 2, True)])
+def test_where_many_requests_come_in_a_step_a_trial_lasts_so_many_steps_that_a_queue_can_grow(
+    load: float, seed: int, is_beyond: bool
+) -> None:
+    """As many as a percentile takes would be over in some tens of steps, of which one step more waiting is 2 %."""
+    demand = drawn(5.0, answer="1")
+    question = Question(machines=[machine()], demand=demand, slos=parse_slos(["ttft=9000(p99)"]))
+    runner = TrialRunner(question, traffic_of(demand))
+    candidate = candidate_for(question, runner.traffic, question.machines[0], Overrides())
+    trial = runner.run(candidate, load * candidate.proposal.steady.requests_per_s, seed=seed)
+    assert trial.saturated == is_beyond
+
+
 def test_recorded_prompts_that_begin_alike_are_found_in_the_cache() -> None:
     begin = tuple(range(1, 65))
     entries = [Entry(0.5 * at, 72, 4, prompt=(*begin, *range(at, at + 8))) for at in range(200)]

@@ -12,6 +12,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.metrics.slo import parse_slos
 from inflight.planning import sizing, trial_cache
 from inflight.planning.demand import traffic_of
+from inflight.planning.planned_load import PlannedLoad
 from inflight.planning.simulation import Drafted, Topology, Trial, try_out
 from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for
 from inflight.planning.trial_cache import TrialCache, default_cache
@@ -127,3 +128,16 @@ def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Path, "expanduser", homeless)
     assert default_cache() is None
+
+
+def test_a_trial_that_is_not_stored_is_not_run_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead: list[int] = []
+    monkeypatch.setattr("inflight.planning.planned_load.run_ahead", lambda jobs, workers: ahead.append(len(jobs)))
+    trials, one = runner(tmp_path)
+    scheduling = SchedulingSettings.of(policy="inflight.core.policies.fcfs:Fcfs")
+    of_plugin = replace(one, config=replace(one.config, scheduling=scheduling))
+    load = PlannedLoad(trials, 1.0, decides=False, workers=2)
+    load.run_ahead(of_plugin, [1, 2])
+    assert not ahead, "it would be run twice"
+    load.run_ahead(one, [1, 2])
+    assert ahead == [2]

@@ -25,7 +25,7 @@ from inflight.planning.planned_load import PlannedLoad, planned_replicas
 from inflight.planning.ranking import RankedPlan, rank, ranked, ranked_on
 from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
-from inflight.planning.runner_up import Rivals, running_ahead
+from inflight.planning.runner_up import Rivals, confirmed_others, running_ahead
 from inflight.planning.sensitivity import Measurement
 from inflight.planning.separation import SeparateClass
 from inflight.planning.settling import settled
@@ -297,16 +297,9 @@ def _with(answer: Plan, refined: Refined) -> Plan:
         speculation=refined.speculation,
         layouts=refined.layouts,
         separate=refined.separate,
-        others=[_confirmed(one, refined.runner_up) for one in answer.others],
+        others=confirmed_others(answer.others, refined.runner_up, answer.question),
         runner_up=refined.runner_up,
     )
-
-
-def _confirmed(one: Candidate, runner_up: Candidate | None) -> Candidate:
-    """Return a machine that the search measured, with the rate that the planned load left it as the runner-up."""
-    if runner_up is None or runner_up.machine.name != one.machine.name:
-        return one
-    return replace(one, rate=runner_up.rate)
 
 
 def _no_higher_than(answer: Plan, changes: Sequence[outlook.Change]) -> Plan:

@@ -11,7 +11,15 @@ from inflight.planning.engine_config import EngineConfig
 from inflight.planning.load import balanced_load, conversations_of
 from inflight.planning.parallel import run_ahead
 from inflight.planning.simulation import Topology, Trial
-from inflight.planning.sizing import HARDER_BY, THOROUGHLY, Candidate, Question, TrialRunner, with_fewer_rows
+from inflight.planning.sizing import (
+    HARDER_BY,
+    PLANNED_SEED,
+    THOROUGHLY,
+    Candidate,
+    Question,
+    TrialRunner,
+    with_fewer_rows,
+)
 
 HARDER = 4  # times that replicas are added for a harder seed
 LOWER = 10  # times that so many GPUs get fewer requests: a low lane may fall behind far below what a short trial shows
@@ -39,14 +47,14 @@ class PlannedLoad:
 
     def run_at(self, one: Candidate, rate: float, topology: Topology, config: EngineConfig | None = None) -> Trial:
         """Run a trial at so many requests/s of each engine. config: in place of the candidate's."""
-        trial = self.runner.run(one, rate, seed=2, reads=self.reads, config=config, topology=topology)
+        trial = self.runner.run(one, rate, seed=PLANNED_SEED, reads=self.reads, config=config, topology=topology)
         if self.decides and trial.undecided and self.runner.question.sizes.decisive:  # it runs on
-            trial = self.runner.run(one, rate, seed=2, config=config, topology=topology, decides=True)
+            trial = self.runner.run(one, rate, seed=PLANNED_SEED, config=config, topology=topology, decides=True)
         return trial
 
     def run_ahead(self, one: Candidate, replicas: Iterable[int]) -> None:
         """Run a trial of the demand on each number of replicas, on several cores: the cache keeps them."""
-        if self.runner.has_cache:
+        if self.runner.stores(one.config):
             run_ahead([partial(self.run, one, number) for number in replicas], self.workers)
 
 

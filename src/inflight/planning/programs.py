@@ -38,8 +38,8 @@ class Span:
         found = []
         for one in programs(observations):
             if self.begin <= one.begins <= latest and slo.traffic in ("", one.traffic):
-                cut_off = one.ends is None and not one.refused and self.until is not None
-                found.append(self.until - one.begins if cut_off and self.until is not None else one.seconds)
+                cut_off = None if one.ends is not None or one.refused else self.until
+                found.append(one.seconds if cut_off is None else cut_off - one.begins)
         return sorted(found)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from inflight.planning.load import rate_follows
@@ -14,7 +14,7 @@ from inflight.planning.outlook import strategy_need
 from inflight.planning.parallel import running_beside
 from inflight.planning.planned_load import confirmed
 from inflight.planning.ranking import rank
-from inflight.planning.sizing import HEADROOM, Candidate, TrialRunner, measure
+from inflight.planning.sizing import HEADROOM, Candidate, Question, TrialRunner, measure
 
 MACHINES = 2  # that are tried
 FAR = 2.0  # times the plan's GPUs: beyond, another layout on the same machine is tried, too
@@ -30,24 +30,47 @@ class Rivals:
 
 
 def runner_up(runner: TrialRunner, best: Candidate, rivals: Rivals) -> Candidate | None:
-    """Find the next plan: of the machines that the search measured the cheapest; where it measured none, by short
-    trials another machine, or, where that takes far more GPUs, whole prompts in place of chunks (or the other way
-    round) on the same; None where none was found. Its number of replicas keeps the SLOs under the planned load, as the
-    plan's does; the rate of one that the search measured is 0 where none does.
+    """Find the next plan: of the machines that the search measured the cheapest that keeps the SLOs under the planned
+    load, as the plan does; where none of them does, by short trials another machine, or, where that takes far more
+    GPUs, whole prompts in place of chunks (or the other way round) on the same; None where none was found.
 
     Args:
         runner: Runs trials.
         best: The chosen machine with its settings.
         rivals: That it is looked for among.
     """
-    cheapest = min(rivals.measured, key=lambda one: rank(one, runner.question), default=None)
-    if cheapest is not None:
-        return confirmed(runner, None, cheapest)
+    for rival in _in_order(rivals.measured, runner.question):
+        if (kept := _kept(runner, rival)) is not None:
+            return kept
     demand, found = runner.question.demand, _kept(runner, _on_another_machine(runner, rivals.untried))
     if found is not None and found.gpus(demand) <= FAR * best.gpus(demand):
         return found
     usable = [one for one in (found, _kept(runner, _in_another_layout(runner, best))) if one is not None]
     return min(usable, key=lambda one: one.gpus(demand), default=None)
+
+
+def confirmed_others(others: Sequence[Candidate], found: Candidate | None, question: Question) -> list[Candidate]:
+    """Return the machines that the search measured, with the rates that the planned load left them when the runner-up
+    was looked for: 0 where it refused them. Those behind the runner-up are left out, since it confirmed none of them.
+
+    Args:
+        others: The machines, with the rates of the search.
+        found: The runner-up.
+        question: That they are plans for.
+    """
+    order = [one.machine.name for one in _in_order([one for one in others if one.rate], question)]
+    tried = order[: order.index(found.machine.name)] if found and found.machine.name in order else order
+
+    def left(one: Candidate) -> float | None:
+        name = one.machine.name
+        return 0.0 if not one.rate or name in tried else found.rate if found and found.machine.name == name else None
+
+    rates = [(one, left(one)) for one in others]
+    return [replace(one, rate=rate) for one, rate in rates if rate is not None]
+
+
+def _in_order(measured: Sequence[Candidate], question: Question) -> list[Candidate]:
+    return sorted(measured, key=lambda one: rank(one, question))
 
 
 def _kept(runner: TrialRunner, found: Candidate | None) -> Candidate | None:
@@ -60,7 +83,7 @@ def running_ahead(runner: TrialRunner, found: Sequence[Candidate], workers: int)
     """Return a context in which another process runs `expected_trials`. workers: processes at once; with one, nothing
     runs ahead."""
     question = runner.question
-    is_known = runner.has_cache and question.layouts is None and not rate_follows(question)
+    is_known = runner.stores(found[0].config) and question.layouts is None and not rate_follows(question)
     return running_beside(partial(expected_trials, runner, found), workers if is_known else 1)
 
 

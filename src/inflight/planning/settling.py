@@ -73,7 +73,7 @@ def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLim
             partial(runner.run, one, each, seed=PLANNED_SEED + 2 * number + side, reads=LONG)
             for side, each in enumerate((rate / factor, rate * factor))
         ]
-        if runner.has_cache:
+        if runner.stores(one.config):
             run_ahead(jobs, workers)
         trials += [job() for job in jobs]
         limit = min(fitted_limit(_near(trials, rate)).limit, ceiling(one))

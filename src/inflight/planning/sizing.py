@@ -22,6 +22,7 @@ from inflight.planning.machine import Machine
 from inflight.planning.mixture import Mixed
 from inflight.planning.programs import max_seconds, program_share
 from inflight.planning.proposal import Overrides, Proposal, budgets_of, propose, rows_in_memory
+from inflight.planning.queues import MIN_STEPS
 from inflight.planning.rendering import sentence
 from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulated_blocks import in_simulated_blocks
@@ -168,9 +169,9 @@ class TrialRunner:
         where conversations find most of their prompts cached, one that sends them where that is."""
         return Topology(replicas, "prefix-aware" if self.traffic.shared > AFFINE else ROUTER)
 
-    @property
-    def has_cache(self) -> bool:
-        return self._cache is not None
+    def stores(self, config: EngineConfig) -> bool:
+        """Whether trials with these settings are kept: the cache does not know the code of plugins."""
+        return self._cache is not None and not config.has_plugins
 
     def asking(self, question: Question, traffic: Traffic | None = None) -> TrialRunner:
         """Return a runner for another question. traffic: None: that of this one."""
@@ -220,7 +221,7 @@ class TrialRunner:
             # Open conversations that wait for answers send less than they would: missed is what they would send.
             return replace(made, rate=reached if made.met else max(rate, reached))
 
-        if self._cache is None or config.has_plugins:  # whose code the cache does not know
+        if self._cache is None or not self.stores(config):
             return trial()
         machine = replace(simulated, cases=(), price_per_hour=None)
         inputs = (machine, config.without_reasons(), digest, asked, e2e, model, topology, measured, share)
@@ -283,7 +284,12 @@ class TrialRunner:
         # Programs that began late end after as long as they may take.
         running = engines * max_seconds(self.question.slos) * rate
         most = max(1.0, reads) * most + running
-        return length(engines * residents * demand.slowest, measured + running, most, settling)
+        open_at_once = engines * residents * demand.slowest
+        # Where many come in a step, so many requests are over in a few steps.
+        of_steps = engines * rate * MIN_STEPS * candidate.proposal.steady.step_seconds
+        least = min(of_steps, demand.max_requests) if self.question.requests is None else 0.0
+        measured = max(measured + running, least - (FILL + DRAIN) * open_at_once)
+        return length(open_at_once, measured, max(most, least), settling)
 
 
 def max_ttft(slos: Sequence[Slo]) -> float:
