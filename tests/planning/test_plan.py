@@ -12,20 +12,34 @@ from breadth import first_of
 from msgspec import to_builtins
 
 from inflight.metrics.slo import parse_slos
-from inflight.planning.demand import Traced, traffic_of
+from inflight.planning.demand import Demand, Traced, traffic_of
 from inflight.planning.infeasible import Infeasible
 from inflight.planning.machine import Machine
-from inflight.planning.outlook import MORE, OF_ANSWERS, Change, find_change
+from inflight.planning.mixture import Mixed
+from inflight.planning.outlook import MORE, OF_ANSWERS, OF_ARRIVALS, Change, StrategyNeed, find_change
 from inflight.planning.plan import Plan, PlanError, _best, _no_higher_than, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
+from inflight.planning.rendering import sentence
 from inflight.planning.result import InfeasibleResult, plan_result
 from inflight.planning.runner_up import expected_trials
 from inflight.planning.search import Capacity
 from inflight.planning.sensitivity import Measurement
 from inflight.planning.simulation import Topology, Trial, try_out
-from inflight.planning.sizing import POOLED, Candidate, Question, TrialRunner, candidate_for, candidates
+from inflight.planning.sizing import (
+    PLANNED_SEED,
+    POOLED,
+    THOROUGHLY,
+    Candidate,
+    Question,
+    TrialRunner,
+    candidate_for,
+    candidates,
+)
 from inflight.planning.trial_cache import TrialCache
 from inflight.planning.yardstick import Yardstick
+from inflight.workload.arrivals import Poisson
+from inflight.workload.classes import Sessions, TrafficClass
+from inflight.workload.lengths import Fixed
 
 from .builders import Linear, drawn, machine, workload
 
@@ -324,15 +338,18 @@ def test_changes_say_what_they_would_take() -> None:
             assert change.replicas is None or change.replicas >= found.replicas
 
 
-def changed(monkeypatch: pytest.MonkeyPatch, name: str, highest: float) -> tuple[Change, list[tuple[float, int]]]:
-    """Return what a change takes of 40 replicas, where up to a rate SLOs are met, and the rates and replicas tried."""
+def changed(
+    monkeypatch: pytest.MonkeyPatch, name: str, highest: float, demand: Demand | None = None
+) -> tuple[Change, list[dict[str, Any]]]:
+    """Return what a change takes of 40 replicas, where up to a rate SLOs are met, and how trials were asked for."""
     question = asked(machine(), rate=100.0, slo="ttft=4000(p99)")
+    question = replace(question, demand=demand or question.demand)
     traffic, slo = traffic_of(question.demand), question.slos[0]
     one = candidate_for(question, traffic, question.machines[0], question.overrides)
     like, tried = try_out(one.machine, one.config, question.demand.workload(1.0, 60, 0), question.slos), []
 
     def run(runner: TrialRunner, candidate: Candidate, rate: float, **more: Any) -> Trial:
-        tried.append((rate, candidate.pooled))
+        tried.append(more)
         return replace(like, rate=rate, replicas=candidate.pooled, values={slo: 4.0 * rate / highest})
 
     monkeypatch.setattr(TrialRunner, "run", run)
@@ -344,6 +361,35 @@ def test_the_need_of_other_traffic_is_looked_for_from_how_far_it_misses(monkeypa
     change, tried = changed(monkeypatch, OF_ANSWERS, 2.3)
     assert len(tried) == 2
     assert change.replicas is not None and 100 / 2.3 <= change.replicas <= 1.25 * 100 / 2.3
+
+
+def test_clumps_that_the_router_spreads_are_no_other_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 40 replicas has the gaps that it has without, so that the trial of the planned load is read."""
+    _, (trial,) = changed(monkeypatch, OF_ARRIVALS, 2.6)
+    assert trial["demand"] == drawn(100.0)
+    _, (trial,) = changed(monkeypatch, OF_ARRIVALS, 2.6, drawn(100.0, gap_variation=8.0))
+    assert trial["demand"] == drawn(100.0, gap_variation=32.0)
+
+
+def test_conversations_under_other_traffic_are_tried_as_long_as_under_the_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They settle slowly: a short trial may miss by less at a higher rate."""
+    sessions = Sessions(turns=Fixed(5), think_s=2.0, added=Fixed(60))
+    of_turns = TrafficClass(name="agents", input=Fixed(100), output=Fixed(20), share=1, sessions=sessions)
+    for demand, reads in ((Mixed.of([of_turns], Poisson(25.0)), THOROUGHLY), (drawn(100.0), None)):
+        _, (trial,) = changed(monkeypatch, MORE, 0.1, demand)
+        assert (trial["seed"], trial.get("reads")) == (PLANNED_SEED, reads)
+
+
+def test_the_row_of_a_strategy_has_the_latencies_that_the_slos_are_about() -> None:
+    question = asked(machine(), rate=2.0, slo="ttft=4000(p99),itl=150(p99)")
+    one = candidate_for(question, traffic_of(question.demand), machine(), question.overrides)
+    trial = try_out(one.machine, one.config, question.demand.workload(1.0, 60, 0), question.slos)
+    values = dict(zip(question.slos, (1.2, 0.14), strict=True))
+    need = StrategyNeed("chunked", replace(one, rate=1.0, capacity=Capacity(replace(trial, values=values), None, 1)))
+    shown = sentence("strategy_need", need=need, demand=question.demand)
+    assert shown == "2 replicas (1 requests/s each; there TTFT p99 1,200 ms, own ITL p99 140 ms)"
 
 
 @pytest.mark.wide

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from inflight.config.speculation import DraftSource
 from inflight.planning.demand import Demand, Traced
 from inflight.planning.engine_config import TOGETHER
-from inflight.planning.load import asks_for_sessions
+from inflight.planning.load import asks_for_sessions, conversations_of
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import step_limit
 from inflight.planning.search import TRICKLE, Capacity, find_capacity
@@ -65,17 +64,21 @@ class Change:
 
 
 def find_change(runner: TrialRunner, best: Candidate, replicas: int, name: str, yardstick: Yardstick) -> Change:
-    """Find what one of CHANGES would take, in short trials."""
-    changed = CHANGES[name](runner.question.demand)
+    """Find what one of CHANGES would take, in short trials; with the planned replicas, in one as long as that of the
+    planned load where short ones show less: conversations settle slowly, and no low lane's queue grows."""
+    changed = _as_spread(runner, best, replicas, CHANGES[name](runner.question.demand))
     share = changed.rate / replicas
 
     def run(rate: float) -> Trial:
         return yardstick.read(beside(runner, best, rate, demand=changed))
 
-    trial = run(share)
+    def run_long() -> Trial:
+        return runner.run(best, share, seed=PLANNED_SEED, demand=changed, reads=THOROUGHLY)
+
+    trial = run(share) if conversations_of(runner.question) is None else run_long()
     more = changed.rate > runner.question.demand.rate  # alike, only more
-    if trial.met and trial.by_class:  # in a run shorter than the planned one, no low lane's queue grows
-        trial = runner.run(best, share, seed=PLANNED_SEED, demand=changed, reads=THOROUGHLY)
+    if trial.met and trial.by_class:
+        trial = run_long()
     if trial.met:
         return Change(name, trial, replicas)
     if more:
@@ -84,12 +87,19 @@ def find_change(runner: TrialRunner, best: Candidate, replicas: int, name: str, 
     if found.met is not None:
         return Change(name, trial, _more_than(replicas, changed.rate / found.limit))
     assert found.missed is not None, "the search began with a miss"
-    return Change(name, trial, None, math.ceil(changed.rate / found.missed.rate))
+    return Change(name, trial, None, whole_engines(changed.rate / found.missed.rate))
+
+
+def _as_spread(runner: TrialRunner, best: Candidate, replicas: int, changed: Demand) -> Demand:
+    """Return a changed demand; the planned one, whose trials the cache has, where the router spreads what is changed:
+    clumps of arrivals over many replicas."""
+    planned, share = runner.question.demand, runner.topology(best.pooled).engines / replicas
+    return planned if changed.spread(share) == planned.spread(share) else changed
 
 
 def _more_than(replicas: int, wanted: float) -> int:
     """Round up, above the planned replicas, which were found to be too few."""
-    return max(replicas + 1, math.ceil(wanted * 0.999))
+    return max(replicas + 1, whole_engines(wanted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from inflight.planning.rendering import sentence
 from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulated_blocks import in_simulated_blocks
 from inflight.planning.simulation import ROUTER, Tiers, Topology, Trial, try_out
+from inflight.planning.slos import max_ttft
 from inflight.planning.steady import DRAIN, FILL, Length, length, prompt_seconds, rows_at
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_cache import TrialCache, demand_digest
@@ -290,11 +291,6 @@ class TrialRunner:
         least = min(of_steps, demand.max_requests) if self.question.requests is None else 0.0
         measured = max(measured + running, least - (FILL + DRAIN) * open_at_once)
         return length(open_at_once, measured, max(most, least), settling)
-
-
-def max_ttft(slos: Sequence[Slo]) -> float:
-    """Return the seconds that a first token may take by the SLOs; 0 without one on TTFT."""
-    return max((slo.limit for slo in slos if slo.metric == "ttft"), default=0.0)
 
 
 def candidates(question: Question, traffic: Traffic) -> list[Candidate]:

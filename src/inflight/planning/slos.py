@@ -45,3 +45,8 @@ def undecided(values: Mapping[Slo, float], samples_of: Callable[[Slo], int]) -> 
         return (value <= slo.limit or not measured) and measured < min_samples(slo.of_requests)
 
     return tuple(slo for slo, value in values.items() if is_open(slo, value))
+
+
+def max_ttft(slos: Sequence[Slo]) -> float:
+    """Return the seconds that a first token may take by the SLOs; 0 without one on TTFT."""
+    return max((slo.limit for slo in slos if slo.metric == "ttft"), default=0.0)
