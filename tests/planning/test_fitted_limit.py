@@ -17,8 +17,9 @@ EMPTY = Trial(0.0, 1, summarize([], Window(0.0, 1.0)), {}, {"ttft": (0.2, 0.6, 0
 
 def trial(rate: float, steepness: float = 1.4, noise: float = 1.0, tpot: float = 0.02, **more: object) -> Trial:
     """A trial of a queue whose TTFT is at its limit at 4 requests/s."""
-    values = {TTFT: noise * (rate / 4.0) ** steepness, TPOT: tpot}
-    return replace(EMPTY, rate=rate, values=values, **more)  # type: ignore[arg-type]
+    ttft = noise * (rate / 4.0) ** steepness
+    percentiles = {"ttft": (0.2 * ttft, 0.6 * ttft, ttft), "e2e": (3.0, 9.0, 12.0)}
+    return replace(EMPTY, rate=rate, values={TTFT: ttft, TPOT: tpot}, **{"percentiles": percentiles, **more})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("steepness", [1.0, 1.4, 5.0])
@@ -48,10 +49,33 @@ def test_the_limit_is_below_a_rate_at_which_the_queue_grows() -> None:
     assert fitted_limit([trial(3.2, queue_grows=True)]).limit < 3.2
 
 
-def test_latencies_beside_those_of_an_slo_stay_in_order() -> None:
-    found = fitted_limit([trial(3.9), trial(4.1)]).at(4.0)
-    assert list(found.percentiles["ttft"]) == sorted(found.percentiles["ttft"])
-    assert found.percentiles["ttft"][2] == pytest.approx(found.values[TTFT])
+def test_latencies_beside_those_of_an_slo_are_in_proportion() -> None:
+    found = fitted_limit([trial(3.9, noise=1.1), trial(4.1, noise=0.9)]).at(4.0)
+    ttft = found.percentiles["ttft"]
+    assert ttft == pytest.approx((0.2 * found.values[TTFT], 0.6 * found.values[TTFT], found.values[TTFT]))
+    assert found.percentiles["e2e"] == (3.0, 9.0, 12.0)
+
+
+def test_a_percentile_below_the_slos_own_stays_below_it() -> None:
+    """The line of a p95 may be above the p99 of the trial that is nearest."""
+    p95 = Slo("ttft", 1.0, 0.95)
+    trials = [
+        replace(trial(rate), values={p95: value}, percentiles={"ttft": (0.1, value, 1.02 * value)})
+        for rate, value in ((3.9, 0.7), (4.1, 1.3))
+    ]
+    found = fitted_limit(trials).at(3.95)
+    assert found.values[p95] > trials[0].percentiles["ttft"][2]
+    assert found.percentiles["ttft"][1] == pytest.approx(found.values[p95])
+    assert found.percentiles["ttft"][1] < found.percentiles["ttft"][2]
+
+
+def test_a_request_that_decodes_nothing_ends_with_its_first_token() -> None:
+    trials = [
+        replace(one, percentiles={**one.percentiles, "e2e": one.percentiles["ttft"]})
+        for one in (trial(3.9), trial(4.1))
+    ]
+    found = fitted_limit(trials).at(4.0)
+    assert found.percentiles["e2e"] == found.percentiles["ttft"] != trials[0].percentiles["ttft"]
 
 
 def test_near_saturation_no_straight_line_hides_a_miss() -> None:

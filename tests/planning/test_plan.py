@@ -239,6 +239,11 @@ def test_a_trial_of_the_planned_load_is_read_as_the_long_one() -> None:
     read = Yardstick.of(long, short).read(short)
     assert read.values == pytest.approx(long.values) and short.values != pytest.approx(long.values)
     assert Yardstick({}, {}).read(short) == short
+    harder = runner.run(one, 2.2, seed=2)
+    seen = Yardstick.of(long, short).read(harder)
+    assert all(list(found) == sorted(found) for found in seen.percentiles.values())
+    assert seen.values[question.slos[0]] <= 1.0001 * seen.percentiles["ttft"][-1]
+    assert Yardstick.of(long, short).read(replace(harder, queue_grows=True)) == replace(harder, queue_grows=True)
 
 
 @pytest.mark.wide

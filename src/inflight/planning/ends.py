@@ -7,12 +7,13 @@ from functools import partial
 
 from inflight.planning.fitted_limit import fitted_limit
 from inflight.planning.search import find_capacity
+from inflight.planning.settling import EXHAUSTED
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import PLANNED_SEED, ROUGH, ROUGHLY, Candidate, TrialRunner, expected_share, kept_rate
 from inflight.planning.steady import steady_state
 from inflight.simulate.steps import StepModel
 
-AT_ENDS = 6  # trials at most, where an end is far from where it was expected
+AT_ENDS = 6  # trials at most of a search for an end that is far from where it was expected, or without SLOs
 END_READS = 2.0  # times the usual requests of these
 NEAR_END = 1.15  # factor between the rate of one of these and the end that follows from it: beyond, one more follows
 
@@ -35,18 +36,22 @@ def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel, plan
     trial = partial(runner.run, candidate, model=model)
     if not runner.question.slos:
         return kept_rate(runner, find_capacity(trial, rate, ROUGH, AT_ENDS))
-    most, reads = served(runner, candidate, model), END_READS if runner.question.is_settled else ROUGHLY
+    most, reads = served(runner, candidate, model), END_READS if runner.question.takes_long_trials else ROUGHLY
     faster = most / served(runner, candidate, usual)
+    missed = candidate.capacity.missed
+    if missed is not None and missed.is_exhausted:  # short trials hardly show that a queue grows
+        most = min(most, candidate.rate * faster)
     values = {slo: value / faster for slo, value in planned.values.items()}
     trials, far = [replace(planned, rate=planned.rate * faster, values=values)], 0
-    for seed in (PLANNED_SEED, PLANNED_SEED + 1, PLANNED_SEED + 2):
-        trials.append(trial(rate, seed=seed, reads=reads))
+    for number in range(3):
+        found = trial(rate, seed=PLANNED_SEED + number, reads=reads)
+        trials.append(found)
         limit = min(fitted_limit(trials).limit, most)
-        far += max(limit / rate, rate / limit) > NEAR_END
-        if seed > PLANNED_SEED + far:
+        far += found.is_exhausted or max(limit / rate, rate / limit) > NEAR_END
+        if number > far:
             return limit
-        rate = max(rate / 2, min(2 * rate, limit))
-    if not any(one.met for one in trials):  # far from where it was expected, if there is a rate at all
+        rate = max(rate / 2, min(2 * rate, limit / EXHAUSTED if found.is_exhausted else limit))
+    if far > 1 and not any(one.met for one in trials[1:]):  # if there is a rate at all
         return kept_rate(runner, find_capacity(trial, rate, ROUGH, AT_ENDS, known=trials[-1]))
     return limit
 

@@ -143,12 +143,12 @@ def _explored(candidate: Candidate, typical: Trial, slow: Trial | None, fast: Tr
     context = typical.summary.prompt_tokens / max(1, typical.summary.requests)
     return ExploredRun(
         rate=rate,
-        saturated=_is_saturated(typical),
+        saturated=typical.is_exhausted,
         latency=_latencies(typical),
         low=_latencies(fast),
         high=_latencies(slow),
-        slow_saturated=slow is not None and _is_saturated(slow),
-        fast_saturated=fast is not None and _is_saturated(fast),
+        slow_saturated=slow is not None and slow.is_exhausted,
+        fast_saturated=fast is not None and fast.is_exhausted,
         shares={name: float(f"{share:.3g}") for name, share in typical.spent.by_bound.items()},
         rows=typical.spent.rows,
         step_seconds=typical.spent.step_seconds,
@@ -157,13 +157,9 @@ def _explored(candidate: Candidate, typical: Trial, slow: Trial | None, fast: Tr
     )
 
 
-def _is_saturated(trial: Trial) -> bool:
-    return trial.saturated or trial.unserved > 0
-
-
 def _latencies(trial: Trial | None) -> dict[str, list[float | None]]:
     """Return p50, p95 and p99 of each metric; empty where there are none."""
-    if trial is None or _is_saturated(trial):
+    if trial is None or trial.is_exhausted:
         return {}
     return {
         name: [float(f"{value:.4g}") if math.isfinite(value) else None for value in trial.percentiles[name]]

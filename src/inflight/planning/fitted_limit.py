@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from operator import mul
 
 from inflight.metrics.slo import Slo
-from inflight.planning.simulation import SHARES, Trial
+from inflight.planning.simulation import Trial
 
 STEEPNESS = 1.5  # expected of a line; where an SLO on TTFT is near the time of a long prompt alone it is about 1
 TRUST = 0.003  # in that: as much as in trials whose ln(rate) has this sum of squares
@@ -48,27 +48,30 @@ class FittedLimit:
     lines: Mapping[Slo, Line]
 
     def at(self, rate: float) -> Trial:
-        """Return the trial nearest to a rate, with the SLOs' latencies that all trials say there."""
-        served = [one for one in self.trials if not one.saturated] or self.trials
+        """Return the trial nearest to a rate, with the SLOs' latencies that all trials say there, and other percentiles
+        of these in proportion."""
+        served = [one for one in self.trials if not one.is_exhausted] or self.trials
         one = min(served, key=lambda one: abs(math.log(one.rate / rate)))
         values = {slo: self.lines[slo].at(rate) if slo in self.lines else value for slo, value in one.values.items()}
-        percentiles = {name: list(found) for name, found in one.percentiles.items()}
-        for slo in self.lines:
-            if not slo.traffic and slo.metric in percentiles and slo.share in SHARES:
-                percentiles[slo.metric][SHARES.index(slo.share)] = values[slo]
-        ordered = {name: tuple(sorted(found)) for name, found in percentiles.items()}
-        return replace(one, rate=rate, values=values, percentiles=ordered)
+        of_all = sorted((slo for slo in self.lines if not slo.traffic), key=lambda slo: slo.share)
+        factors: dict[str, float] = {slo.metric: values[slo] / one.values[slo] for slo in of_all if one.values[slo] > 0}
+        if one.percentiles.get("e2e") == one.percentiles.get("ttft"):  # nothing is decoded
+            factors["e2e"] = factors.get("ttft", 1.0)
+        percentiles = {
+            name: tuple(value * factors.get(name, 1.0) for value in found) for name, found in one.percentiles.items()
+        }
+        return replace(one, rate=rate, values=values, percentiles=percentiles)
 
 
 def fitted_limit(trials: Sequence[Trial]) -> FittedLimit:
     """Fit trials at rates near the limit. Where all are saturated, the limit is below all."""
-    served = [one for one in trials if not (one.saturated or one.unserved)]
+    served = [one for one in trials if not one.is_exhausted]
     lines: dict[Slo, Line] = {}
     for slo in trials[0].values:
         points = [(math.log(one.rate), math.log(one.values[slo])) for one in served if 0 < one.values[slo] < math.inf]
         if points:
             lines[slo] = _line(points, math.log(slo.limit))
-    above = [BELOW * one.rate for one in trials if one.saturated or one.unserved]
+    above = [BELOW * one.rate for one in trials if one.is_exhausted]
     limit = min(
         [JUST * line.rate(slo.limit) for slo, line in lines.items()] + above, default=max(one.rate for one in trials)
     )

@@ -69,11 +69,13 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class LayoutNeed:
-    """met: at the highest rate found to meet the SLOs; None: none was. missed: at the lowest that does not."""
+    """met: at the highest rate found to meet the SLOs; None: none was. missed: at the lowest that does not. is_settled:
+    whether it is the answer, whose long trials need no confirmation."""
 
     layout: Layout
     met: Trial | None
     missed: Trial | None
+    is_settled: bool = False
 
     @property
     def rate(self) -> float:
@@ -109,7 +111,7 @@ def layout_needs(
 ) -> list[LayoutNeed]:
     """Find each layout's rate on the machine of `best`; with tiers, of the better layout without pools. link: between
     engines; None: not known, and pools are not tried."""
-    found = [layout_need(runner, one) for one in colocated(runner, best)]
+    found = [_colocated_need(runner, one, best) for one in colocated(runner, best)]
     if tiers:
         usual = max(found, key=lambda one: one.rate)
         guess = usual.rate or usual.layout.guess
@@ -118,6 +120,13 @@ def layout_needs(
         for mode in disagg_modes:
             found.append(best_need(runner, disaggregated(runner, best, link, mode)))
     return found
+
+
+def _colocated_need(runner: TrialRunner, layout: Layout, best: Candidate) -> LayoutNeed:
+    """Find the rate of a layout without pools. That of the settled answer is known."""
+    if layout.candidate is best and best.capacity.met is not None and runner.question.takes_long_trials:
+        return LayoutNeed(layout, best.capacity.met, best.capacity.missed, is_settled=True)
+    return layout_need(runner, layout)
 
 
 def colocated(runner: TrialRunner, best: Candidate, engines: int | None = None) -> list[Layout]:
@@ -205,7 +214,7 @@ def layout_need(runner: TrialRunner, layout: Layout, *, worth: float = 0.0, ceil
 def confirmed_need(runner: TrialRunner, need: LayoutNeed) -> LayoutNeed:
     """Return a layout's need at a rate with which it keeps the SLOs under the planned load."""
     layout = need.layout
-    if need.met is None:
+    if need.met is None or need.is_settled:
         return need
     candidate = replace(layout.candidate, guess=layout.guess)
     topology, load = Topology(layout.engines, pools=layout.pools, tiers=layout.tiers), thorough(runner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -103,6 +104,7 @@ def _run(job: Callable[[], Any], sender: Connection) -> None:
     """Run a job in a process of its own, which leaves Ctrl-C to the one that began it, and errors to it, which raises
     them: where that one is killed, this one reports nothing."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()  # the collector need not look at what was there before the job
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lives)
     outcome: tuple[Exception | None, Any]
     try:

@@ -49,7 +49,7 @@ class Plan:
 
     replicas_low, replicas_high: needed if everything uncertain is at its fast end, and at its slow end, found by
     trials; high None: no number meets the SLOs there. trial: at the planned load. spans: latency → (low, high) for
-    p50, p95, p99 in seconds, over seeds and over both ends of what is uncertain. utilisation: planned load over the
+    p50, p95, p99 in seconds, over both ends of what is uncertain. utilisation: planned load over the
     highest one that meets the SLOs. others: machines that were simulated too (rate 0: none meets the SLOs).
     speculation, layouts: None where not asked for. rates: requests/s that the replicas serve at the slow and at the
     fast end. separate: classes on replicas of their own. runner_up: where no other plan was measured. router: before
@@ -347,7 +347,7 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
 
 def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fast: bool, workers: int) -> Plan:
     """Return the first answer: the planned load was simulated, and nothing beside it. fast: not until it decides."""
-    reads = 1.0 if fast or runner.question.is_settled else sizing.THOROUGHLY
+    reads = 1.0 if fast or runner.question.takes_long_trials else sizing.THOROUGHLY
     load = PlannedLoad(runner, reads, decides=not fast, workers=workers)
     return _answer_of(runner, *planned_replicas(load, best), others)
 

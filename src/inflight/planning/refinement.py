@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +22,7 @@ from inflight.planning.runner_up import Rivals, runner_up
 from inflight.planning.sensitivity import Measurement, measurements
 from inflight.planning.separation import SeparateClass, class_names, separate_class
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Candidate, Question, TrialRunner
+from inflight.planning.sizing import Candidate, Question, TrialRunner, whole_engines
 from inflight.planning.stages import Progress, Stages
 from inflight.planning.yardstick import Yardstick, beside
 
@@ -190,18 +189,20 @@ def _interval(
     if not planned:
         return replicas, replicas
     demand = runner.question.demand.rate
-    low = min(replicas, math.ceil(demand / max(fast, best.rate)))
+    low = min(replicas, whole_engines(demand / max(fast, best.rate)))
     if not slow:
         return low, None
     high = replicas if planned[0].met else replicas + 1
-    return low, max(high, math.ceil(demand / slow))
+    return low, max(high, whole_engines(demand / slow))
 
 
 def _slowest(slow: float, best: Candidate, question: Question, high: int | None) -> float:
-    """Return the requests/s of each replica at the slow end, which the most replicas of the interval have: where the
-    planned load misses there what a shorter trial meets, fewer than that met."""
-    rate = min(slow, best.rate)
-    return rate if high is None or question.gpus is not None else min(rate, question.demand.rate / high)
+    """Return the requests/s of each replica at the slow end: where the planned load misses there what a shorter trial
+    meets, those of the most replicas of the interval."""
+    rate, demand = min(slow, best.rate), question.demand.rate
+    if high is None or question.gpus is not None or not rate or whole_engines(demand / rate) >= high:
+        return rate
+    return demand / high
 
 
 def _strategy_need(runner: TrialRunner, best: Candidate, name: str) -> outlook.StrategyNeed:

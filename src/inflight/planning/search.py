@@ -158,7 +158,7 @@ def badness(trial: Trial) -> float:
     """Return the worst percentile over its limit: above 1 an SLO is missed. Without SLOs, only saturation counts."""
     ratios = [value / slo.limit for slo, value in trial.values.items() if not math.isnan(value)]
     worst = max(ratios, default=0.5)
-    if trial.saturated or trial.unserved or not math.isfinite(worst):
+    if trial.is_exhausted or not math.isfinite(worst):
         return max(SATURATED, worst if math.isfinite(worst) else 0.0)
     # Answers that come whole have gaps of 0 s, and the logarithm of 0 chooses no rate.
     return min(max(worst, MIN_BADNESS), 0.999) if trial.met else max(worst, 1.001)

@@ -18,6 +18,7 @@ LONG = 4.0  # times the usual requests of a trial
 ENOUGH = 4  # of these near the limit
 ROUNDS = 4  # at most, of two
 RATE_FACTORS = (1.04, 1.02)  # between the limit, as known before, and their rates: in the first round, and later
+EXHAUSTED = 1.1  # factor to a lower rate where in no trial so far all requests were served in time
 NEAR, FARTHEST = 1.12, 1.3  # factor from the limit, up to which trials count; and at most, between two rounds
 
 
@@ -41,25 +42,32 @@ def settled(runner: TrialRunner, one: Candidate, replicas: int, workers: int) ->
         workers: Processes at once; the result does not depend on them.
     """
     question = runner.question
-    if not (question.is_settled and one.rate):
+    if not (question.takes_long_trials and one.rate):
         return None
     found = _long_trials(runner, one, workers)
-    rate = min(found.limit, ceiling(one))
-    if all(trial.saturated for trial in found.trials):
+    if all(trial.is_exhausted for trial in found.trials):
         return None
-    above = [trial.rate for trial in found.trials if trial.rate > rate and not found.at(trial.rate).met]
-    missed = found.at(min(above)) if above else one.capacity.missed
+    rate = min(found.limit, ceiling(one))
+    above = [trial if trial.is_exhausted else found.at(trial.rate) for trial in found.trials if trial.rate > rate]
+    missed = min((trial for trial in above if not trial.met), key=lambda trial: trial.rate, default=one.capacity.missed)
     capacity = in_order(Capacity(found.at(rate), missed, len(found.trials)))
     chosen = replace(one, rate=rate, missed_at=None, capacity=capacity)
     if question.gpus is not None:
         served = replace(question, demand=replace(question.demand, rate=rate * replicas))
         return Settled(served, chosen, replicas, found.at(rate))
     replicas = whole_engines(question.demand.rate / rate)
-    each = question.demand.rate / replicas
-    chosen = replace(chosen, pooled=min(chosen.pooled, replicas))
-    if each * NEAR >= rate:
-        return Settled(question, chosen, replicas, found.at(each))
-    return Settled(question, chosen, replicas, runner.run(chosen, each, seed=PLANNED_SEED, reads=LONG))
+    if replicas < one.pooled:  # behind a router fewer replicas are harder to balance
+        return settled(runner, replace(one, pooled=replicas, rate=rate), replicas, workers)
+    return Settled(question, chosen, replicas, _planned(runner, chosen, question.demand.rate / replicas, found))
+
+
+def _planned(runner: TrialRunner, chosen: Candidate, rate: float, found: FittedLimit) -> Trial:
+    """Return the trial of the planned load, which runs on until it decides the SLOs."""
+    near = rate * NEAR >= chosen.rate
+    trial = found.at(rate) if near else runner.run(chosen, rate, seed=PLANNED_SEED, reads=LONG)
+    if trial.undecided and runner.question.sizes.decisive:
+        trial = runner.run(chosen, rate, seed=PLANNED_SEED, decides=True)
+    return trial
 
 
 def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLimit:
@@ -76,6 +84,9 @@ def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLim
         if runner.stores(one.config):
             run_ahead(jobs, workers)
         trials += [job() for job in jobs]
+        if all(trial.is_exhausted for trial in trials):
+            rate /= EXHAUSTED
+            continue
         limit = min(fitted_limit(_near(trials, rate)).limit, ceiling(one))
         rate = max(rate / FARTHEST, min(rate * FARTHEST, limit))
         if len(_near(trials, rate)) >= ENOUGH:

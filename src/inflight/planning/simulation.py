@@ -235,8 +235,13 @@ class Trial:
         return self.summary.offered - self.summary.requests
 
     @property
+    def is_exhausted(self) -> bool:
+        """Whether more came than is served: percentiles are those of the run's length, or of its quick requests."""
+        return self.saturated or self.unserved > 0
+
+    @property
     def met(self) -> bool:
-        if self.saturated or self.unserved:
+        if self.is_exhausted:
             return False
         return all(math.isnan(value) or value <= slo.limit for slo, value in self.values.items())
 

@@ -112,7 +112,7 @@ class Question:
         return mean if profile is None or mean < self.demand.rate else profile.mean
 
     @property
-    def is_settled(self) -> bool:
+    def takes_long_trials(self) -> bool:
         """Whether long trials settle the answer (`settling`): not where requests wait for the answers of others."""
         return bool(self.slos) and not (isinstance(self.demand, Mixed) and self.demand.waits_for_answers)
 
@@ -363,7 +363,7 @@ def measure(
     capacity = find_capacity(
         lambda rate: runner.run(candidate, rate, reads=ROUGHLY if is_rough else 1.0),
         max(candidate.guess, worth),
-        ROUGH if is_rough or runner.question.is_settled else TOLERANCE,
+        ROUGH if is_rough or runner.question.takes_long_trials else TOLERANCE,
         5 if is_rough else 7,
         worth=worth,
         ceiling=min(most, runner.search_limit(candidate)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
 
 from inflight.metrics.slo import Slo
 from inflight.planning.demand import Demand
@@ -16,14 +18,15 @@ from inflight.simulate.steps import StepModel
 @dataclass(frozen=True, slots=True)
 class Yardstick:
     """How a short trial is read: beside one of the planned load with the same requests, which are harder or easier than
-    the many that the answer rests on. values, percentiles: of the long trial, as shares of the short one's."""
+    the many that the answer rests on. values, percentiles: the long trial's, in parts of the short one's."""
 
     values: Mapping[Slo, float]
     percentiles: Mapping[str, tuple[float, ...]]
 
     @classmethod
     def of(cls, long: Trial, short: Trial) -> Yardstick:
-        if not (long.met and short.summary.requests) or short.saturated:
+        """Compare both trials of the planned load. Where one of them says too little, others are read as they are."""
+        if not (long.met and short.summary.requests) or short.is_exhausted:
             return cls({}, {})
         values = {slo: _ratio(long.values[slo], value) for slo, value in short.values.items() if slo in long.values}
         percentiles = {
@@ -33,9 +36,11 @@ class Yardstick:
 
     def read(self, trial: Trial) -> Trial:
         """Return a trial as it would be with as many requests as the long one."""
+        if trial.is_exhausted:
+            return trial
         values = {slo: value * self.values.get(slo, 1.0) for slo, value in trial.values.items()}
         percentiles = {
-            name: tuple(value * factor for value, factor in zip(found, self.percentiles[name], strict=True))
+            name: tuple(accumulate(map(mul, found, self.percentiles[name]), max))  # none is below a lower one
             if name in self.percentiles
             else found
             for name, found in trial.percentiles.items()

@@ -219,15 +219,13 @@ def simulate(
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Have the garbage collector look at a run's objects seldom, and at older ones not at all: they live for long and
-    have no cycles, and looking at them again and again takes a fifth of a run."""
+    """Have the garbage collector look at a run's objects seldom: they live for long and have few cycles, and looking at
+    them again and again takes a fifth of a run."""
     before = gc.get_threshold()
     gc.set_threshold(COLLECTED, *before[1:])
-    gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
         gc.set_threshold(*before)
 
 

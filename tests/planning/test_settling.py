@@ -1,0 +1,113 @@
+"""Long trials near the limit settle a plan, and its ends. Trials are made up here: their latencies are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inflight.metrics.slo import Slo
+from inflight.metrics.summary import Window, summarize
+from inflight.planning import settling
+from inflight.planning.demand import traffic_of
+from inflight.planning.ends import rate_under
+from inflight.planning.proposal import Overrides
+from inflight.planning.search import Capacity
+from inflight.planning.simulation import Spent, Trial
+from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for
+
+from .builders import drawn, machine
+
+TTFT = Slo("ttft", 5.0)
+LIMIT = 2.0  # requests/s, at which a made-up trial just meets the SLO
+EMPTY = Trial(0.0, 1, summarize([], Window(0.0, 1.0)), {}, {"ttft": (0.2, 0.6, 0.9)}, Spent(0.0, 0.0, {}), 0, {})
+
+
+class MadeUp(TrialRunner):
+    """Trials whose TTFT rises with the rate. asked: (rate, pooled, options) of each."""
+
+    def __init__(self, question: Question, exhausted_at: float = float("inf"), limit: float = LIMIT):
+        super().__init__(question, traffic_of(question.demand))
+        self.exhausted_at, self.limit = exhausted_at, limit
+        self.asked: list[tuple[float, int, dict[str, Any]]] = []
+
+    def run(self, candidate: Candidate, rate: float, **more: Any) -> Trial:
+        self.asked.append((rate, candidate.pooled, more))
+        slower = 1.0 if more.get("model") is None else 1.2
+        ttft = TTFT.limit * (slower * rate / self.limit) ** 2
+        return replace(
+            EMPTY,
+            rate=rate,
+            values={TTFT: ttft},
+            percentiles={"ttft": (0.2 * ttft, 0.6 * ttft, ttft)},
+            queue_grows=slower * rate >= self.exhausted_at,
+        )
+
+
+def asked(rate: float, **more: Any) -> Question:
+    return Question(machines=[machine(speed=4.0)], demand=drawn(rate), slos=(TTFT,), **more)
+
+
+def chosen(runner: TrialRunner, rate: float, pooled: int = 3) -> Candidate:
+    question = runner.question
+    found = candidate_for(question, runner.traffic, question.machines[0], Overrides())
+    return replace(found, rate=rate, pooled=pooled, capacity=Capacity(replace(EMPTY, rate=rate), None, 1))
+
+
+def settle(runner: MadeUp, rate: float, replicas: int, pooled: int = 3) -> settling.Settled:
+    found = settling.settled(runner, chosen(runner, rate, pooled), replicas, 1)
+    assert found is not None
+    return found
+
+
+def test_the_limit_of_the_trials_is_the_rate() -> None:
+    found = settle(MadeUp(asked(40.0)), 1.9, 22)
+    assert found.chosen.rate == pytest.approx(LIMIT, rel=0.01) and found.replicas in (20, 21)
+    missed = found.chosen.capacity.missed
+    assert missed is not None and not missed.met and missed.rate > found.chosen.rate
+
+
+def test_a_queue_that_grew_above_the_limit_is_what_was_missed() -> None:
+    found = settle(MadeUp(asked(40.0), exhausted_at=1.5), 1.5, 27)
+    missed = found.chosen.capacity.missed
+    assert missed is not None and missed.is_exhausted and 1.5 <= missed.rate < 1.7
+    assert found.chosen.rate == pytest.approx(1.5, rel=0.03) and found.chosen.rate < missed.rate
+
+
+def test_where_queues_grow_in_all_trials_lower_rates_follow() -> None:
+    found = settle(MadeUp(asked(40.0), exhausted_at=1.5), 1.8, 23)
+    assert 1.2 < found.chosen.rate < 1.5 and found.replicas >= 27
+
+
+def test_a_plan_rests_on_no_more_replicas_than_it_has() -> None:
+    runner = MadeUp(asked(3.9))
+    found = settle(runner, 1.4, 3)
+    assert found.replicas == found.chosen.pooled == 2
+    assert {pooled for _, pooled, _ in runner.asked} == {3, 2} and runner.asked[-1][1] == 2
+
+
+def test_so_many_gpus_get_the_rate_that_they_serve() -> None:
+    found = settle(MadeUp(asked(1.0, gpus=4)), 1.9, 4)
+    assert found.replicas == 4 and found.question.demand.rate == pytest.approx(4 * found.chosen.rate)
+
+
+def test_a_light_load_runs_on_until_it_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trial, "undecided", property(lambda self: [TTFT]))
+    runner = MadeUp(asked(0.1))
+    settle(runner, 1.9, 1, pooled=1)
+    assert runner.asked[-1][2].get("decides") is True
+
+
+@pytest.mark.parametrize("limit", [LIMIT, 0.5 * LIMIT, 3 * LIMIT])
+def test_an_end_is_where_trials_with_its_steps_meet_the_slo(limit: float) -> None:
+    runner = MadeUp(asked(40.0), limit=limit)
+    one = chosen(runner, LIMIT)
+    planned = runner.run(one, LIMIT)
+    assert rate_under(runner, one, one.machine.cases[0], planned) == pytest.approx(limit / 1.2, rel=0.25)
+
+
+def test_no_end_is_a_rate_at_which_the_queue_grew() -> None:
+    runner = MadeUp(asked(40.0), exhausted_at=1.0)
+    one = chosen(runner, LIMIT)
+    assert 0 < rate_under(runner, one, one.machine.cases[0], runner.run(one, 0.9)) < 1.0 / 1.2
