@@ -321,7 +321,7 @@ def _assemble(
         depth=computing.backend.depth,
         observers=[] if arguments.record is None else [_recorder(arguments.record, resolved, capacity)],
         grammars=computing.grammars,
-        kv_tiers=connectors.of_loop,
+        remote_kv=connectors.of_loop,
         suspender=suspender,
     )
     start = replace(built.seconds, header=text.header, text=text_seconds)

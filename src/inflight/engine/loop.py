@@ -91,7 +91,7 @@ class EngineLoop:
         depth: int = 1,
         observers: Iterable[EngineObserver] = (),
         grammars: GrammarGate | None = None,
-        kv_tiers: RemoteKV | None = None,
+        remote_kv: RemoteKV | None = None,
         suspender: Suspender | None = None,
     ):
         """Create an engine.
@@ -103,12 +103,12 @@ class EngineLoop:
             depth: Steps in flight.
             observers: Notified of all that happens.
             grammars: Compiles grammars; None: the executor supports none.
-            kv_tiers: Tiers and peers of the KV cache; None: there are none.
+            remote_kv: Tiers and peers of the KV cache; None: there are none.
             suspender: Suspends the executor's steps, at depth 1; None: no step is suspended.
         """
         assert suspender is None or depth == 1, "steps are not planned beside one that may be suspended"
         self._suspended = SuspendedSteps(suspender, scheduler, clock)
-        self._kv_tiers = kv_tiers
+        self._remote_kv = remote_kv
         self.clock = clock
         self.grammars = grammars
         self._scheduler = scheduler
@@ -134,15 +134,15 @@ class EngineLoop:
     def stats(self) -> SchedulerStats:
         """Return counts of this moment."""
         stats = replace(self._scheduler.stats(), suspended=self._suspended.stats())
-        if self._kv_tiers is not None:
-            folder, exports = self._kv_tiers.folder_stats(), self._kv_tiers.export_stats()
+        if self._remote_kv is not None:
+            folder, exports = self._remote_kv.folder_stats(), self._remote_kv.export_stats()
             stats = replace(stats, folder=folder, kv_exports=exports)
         return stats if self.grammars is None else replace(stats, grammars=self.grammars.stats())
 
     def dump(self, whole: bool = False, blocks: bool = True) -> SchedulerDump:
         """Return what runs, waits and holds blocks: see the scheduler."""
         dump = self._scheduler.dump(whole, blocks)
-        return dump._replace(folder=self._kv_tiers.folder_stats()) if blocks and self._kv_tiers is not None else dump
+        return dump._replace(folder=self._remote_kv.folder_stats()) if blocks and self._remote_kv is not None else dump
 
     def account(self, request_id: str) -> tuple[Request, Timings] | None:
         """Return a live request and its timings so far; None if it is unknown."""
@@ -390,8 +390,8 @@ class EngineLoop:
         if self._scheduler_call.interrupted:
             lost = [(flight.plan, flight.planned) for flight in self._flights]
             self._suspended.drop()
-            if self._kv_tiers is not None:
-                self._kv_tiers.abandon()
+            if self._remote_kv is not None:
+                self._remote_kv.abandon()
             while self._executor.poll(POLL_SECONDS) is not None:
                 pass  # the blocks that it copies are about to be freed
             now = self.clock.now()
