@@ -1,8 +1,8 @@
-"""The block pool: reference counts of KV blocks, and the order in which cached blocks are evicted.
+"""The block pool: reference counts of KV blocks, and the order in which they are evicted.
 
-Every block is free (no content), held (one reference or more) or evictable (no reference, but cached content). New
-blocks are taken from the free ones, then from the evictable ones, least recently released first unless another
-`EvictionOrder` is given. Content that nothing will look for is not kept: its block has a place in that order alone.
+Every block is free (no content), held (one reference or more) or evictable (no reference, in the order of eviction; its
+content may be findable). New blocks are taken from the free ones, then from the evictable ones, least recently released
+first unless another `EvictionOrder` is given.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice
 
 
 class EvictionOrder:
-    """Cached blocks without references, in the order of eviction: least recently released first.
+    """Blocks without references, in the order of eviction: least recently released first.
 
     Iterating yields them in that order as of now. `SessionEviction` has another order.
     """
@@ -194,8 +194,8 @@ class BlockPool:
                 self._free.append(block)
 
     def retire(self, blocks: Sequence[int]) -> None:
-        """Release blocks with content that nothing will look for: they are evictable, but not found. The order of
-        eviction is that of their release."""
+        """Release blocks whose content will not be looked for: they are evictable, in the order of their release, but
+        not findable."""
         ref_counts = self._ref_counts
         for block in blocks:
             if ref_counts[block] != 1:

@@ -58,7 +58,7 @@ class KVCacheStats(Struct, frozen=True):
     Attributes:
         held_blocks: Blocks of sequences and transfers; held + free + evictable blocks are all blocks.
         free_blocks: Blocks without content.
-        evictable_blocks: Cached blocks that no sequence holds.
+        evictable_blocks: Blocks without a reference, in the order of eviction; their content may be findable.
         held_slots: Token slots of the held blocks.
         used_slots: Token slots with computed keys and values; shared blocks count once.
         used_host_blocks: Host blocks with content, or of a transfer in flight.
@@ -130,8 +130,8 @@ class KVCacheManager:
         self._tiers = tiers if self._prefix_caching else NO_TIERS
         self.has_sources = bool(self._tiers.sources)
         self.has_exporter = self._tiers.fingerprint is not None
-        # Whether plans may have transfers or checkpoints, or acting sessions count; most engines have none of these.
-        self._has_more_than_blocks = bool(capacity.host_blocks or self._tiers or self.has_state or sessions is not None)
+        # Whether plans may have transfers or checkpoints, or acting sessions count; most engines have none.
+        self._plans_transfers = bool(capacity.host_blocks or self._tiers or self.has_state or sessions is not None)
         self.reset()
 
     def reset(self) -> None:
@@ -320,7 +320,7 @@ class KVCacheManager:
     # -- steps --------------------------------------------------------------------------------------------------
     def begin_step(self, step: int) -> None:
         """Begin the plan of a step: ask for the transfers that store and export what earlier steps computed."""
-        if not self._has_more_than_blocks:
+        if not self._plans_transfers:
             return
         self._host.store_ahead()
         self._writer.begin_step(step)
@@ -330,7 +330,7 @@ class KVCacheManager:
 
     def finish_plan(self) -> tuple[Transfer, ...]:
         """Complete the plan under construction; return its transfers, stores before loads."""
-        if not self._has_more_than_blocks:
+        if not self._plans_transfers:
             return ()
         self._states.publish_checkpoints()
         return self._transfers.take_planned()
@@ -354,7 +354,7 @@ class KVCacheManager:
     @property
     def is_busy(self) -> bool:
         """Whether a transfer is in flight, or about to begin, but for exports that a peer has still to fetch."""
-        if not self._has_more_than_blocks:
+        if not self._plans_transfers:
             return False
         return self._transfers.is_busy or self._writer.is_waiting or self._exporter.is_waiting
 

@@ -257,8 +257,9 @@ class PrefixSharing:
             self.publish(sequence)
 
     def unpublished(self, sequence: Sequence) -> range:
-        """Return the indices of an ended sequence's full blocks that would be published by now, were it not deferred:
-        nothing will look for their content."""
+        """Return the indices of an ended sequence's full blocks whose publishing was deferred because no two requests
+        have a block in common; their content will not be looked for. Empty where it was not deferred, or for another
+        reason."""
         if not (self.defers and self._among_requests):
             return range(0)
         return range(sequence.num_published_blocks, min(sequence.num_computed, sequence.num_tokens) // self._size)

@@ -155,8 +155,8 @@ class Lane:
         return bool(self.running or len(self.queue))
 
     def served(self, tokens: int, chunks: int = 1) -> None:
-        """Count the tokens of so many equal chunks: rounded as if each were counted by itself, since lanes that were
-        served alike go in the order in which they are given."""
+        """Add the tokens of so many equal chunks to the service, and subtract them from a background lane's deficit.
+        Service is rounded as if each chunk were added by itself: lanes with equal service go in the given order."""
         if self.settings.background:
             self.deficit.take(chunks * tokens)
         each, service = tokens / self.settings.weight, self.service
