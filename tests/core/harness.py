@@ -124,7 +124,7 @@ Drafting = Literal["planned", "executor", "fickle", "measured", "measured execut
 # Of a setup, as a scheduler's configuration has them.
 CONFIGURED = (
     *("token_budget", "prefix_caching", "watermark", "allocation", "preemption", "lane_floor", "longest_chunk"),
-    *("spacing", "host_is_tier", "session_eviction", "prefill_suspension"),
+    *("spacing", "host_is_tier", "session_eviction", "prefill_suspension", "distinct_prompts"),
 )
 
 
@@ -152,6 +152,7 @@ class Setup:
     copy_seconds: float = 0.01
     host_is_tier: bool = False
     session_eviction: bool = False
+    distinct_prompts: bool = False
     prefill_suspension: float = 0.0  # steps are suspended at depth 1
     oracle: bool = False
     lane_floor: float = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import hypothesis.strategies as st
 import pytest
@@ -13,6 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from msgspec import structs
 
 from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
+from inflight.core.scheduling.step import Step
+from inflight.core.sequence import Sequence
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import NO_SAMPLING, Adapter, PoolingParams, SamplingParams
 
@@ -20,6 +23,7 @@ from .harness import POLICIES, STRATEGIES, Harness, LaneSetup, Setup
 from .tiers import GIVES, TAKES, RememberingTier
 
 MAX_ROWS, MAX_BUDGET = 4, 9
+FLAGS = st.booleans()
 ADAPTERS = [Adapter("a", ""), Adapter("a", "", 1), Adapter("b", ""), Adapter("c", "")]
 WINDOWS = [(0,), (0,), (0,), (0, 2), (0, 5), (0, 3, 3), (0, 0, 4), (1,), (4,), (7, 3)]  # of KV groups
 
@@ -63,6 +67,7 @@ def setups(draw: st.DrawFn) -> Setup:
     snapshots = draw(st.sampled_from([0, 0, 1, 2, 3, 6, 20]))
     block_size = draw(st.integers(1, 2 if beyond else 4))
     depth = draw(st.integers(1, 2))
+    host_blocks, host_is_tier, session_eviction = draw(st.sampled_from([0, 2, 30])), draw(FLAGS), draw(FLAGS)
     return Setup(
         num_blocks=draw(st.integers(3, 12)) * len(windows),
         block_size=block_size,
@@ -83,10 +88,10 @@ def setups(draw: st.DrawFn) -> Setup:
             st.sampled_from(["paged", "paged", "expected-peak", "expected-peak", "reserve-request", "reserve-max"])
         ),
         preemption=draw(st.sampled_from(["recompute", "swap", "auto"])),
-        host_blocks=draw(st.sampled_from([0, 2, 30])),
+        host_blocks=host_blocks,
         copy_seconds=draw(st.sampled_from([1e-4, 0.1])),
-        host_is_tier=draw(st.booleans()),
-        session_eviction=draw(st.booleans()),
+        host_is_tier=host_is_tier,
+        session_eviction=session_eviction,
         oracle=draw(st.booleans()),
         lane_floor=draw(st.sampled_from([0.0, 0.05, 0.4])),
         right_drafts=None if snapshots else draw(st.sampled_from([None, 0.0, 0.5, 0.9, 1.0])),
@@ -101,6 +106,8 @@ def setups(draw: st.DrawFn) -> Setup:
         adapter_slots=draw(st.sampled_from([0, 0, 1, 2, 3])),
         tier=draw(tiers(block_size)) if beyond else None,
         peers=beyond and peers,
+        # Prompts have blocks in common all the time: no token may change.
+        distinct_prompts=not (beyond or host_blocks or host_is_tier or session_eviction) and draw(FLAGS),
     )
 
 
@@ -267,8 +274,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         harness = self.harness
         harness.drain()
         repeated = type(self).harness_of(replace(harness.setup, tier=self.kept))
-        repeat(harness.log, repeated)
+        with mock.patch.object(Step, "add_decode", add_as_chunk):  # which is to make no difference either
+            repeat(harness.log, repeated)
         assert repeated.plans == harness.plans
+
+
+def add_as_chunk(step: Step, sequence: Sequence, new_blocks: tuple[int, ...]) -> None:
+    """Add a decode as any chunk is added: the readable twin of `Step.add_decode`."""
+    step.add_chunk(sequence, 1, new_blocks)
 
 
 def repeat(log, harness: Harness) -> None:  # type: ignore[no-untyped-def]

@@ -278,7 +278,7 @@ def has_distinct_prompts(workload: Workload, setup: SimulationSetup) -> bool:
         and setup.pool.settings.enable_prefix_caching
         and capacity.block_size >= MIN_DISTINCT_TOKENS
         and capacity.vocab_size >= 256  # as many as prompts are made of
-        and not capacity.state_snapshots
+        and not (capacity.state_snapshots or capacity.host_blocks)
         and all(
             entry.prompt_tokens >= MIN_DISTINCT_TOKENS
             and not entry.prefix

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
@@ -18,6 +19,7 @@ from inflight.core.types.plan import BatchPlan, Sampled, StepResult, WaitUntil
 from .. import inspect_scheduler as inside
 from ..builders import request
 from ..harness import Harness, LaneSetup, Setup
+from ..tiers import RememberingTier, identity
 
 ROOMY = Setup(num_blocks=40, block_size=4, max_rows=4, token_budget=16, max_model_len=64)
 
@@ -55,6 +57,22 @@ def test_end_tokens_are_in_the_vocabulary(token_id: int) -> None:
     """Banning another would break every step with the request in it."""
     with pytest.raises(ValueError, match=rf"names \[{token_id}\], but the vocabulary has 8 tokens"):
         Scheduler(SchedulerConfig(Setup().capacity, Chunked(4), Fcfs(), end_token_ids=frozenset({7, token_id})))
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"session_eviction": True, "sink": RememberingTier(4)}, "sink, session_eviction"),
+        ({"identity": identity, "sources": [RememberingTier(4)]}, "sources, identity"),
+        ({"kv_event_queue": KVEventQueue()}, "kv_event_queue"),
+        ({"host_is_tier": True, "capacity": Setup(host_blocks=2).capacity}, "capacity.host_blocks, host_is_tier"),
+    ],
+)
+def test_distinct_prompts_leave_no_content_to_read(fields: dict[str, Any], names: str) -> None:
+    rest = {"capacity": Setup().capacity, "strategy": Chunked(4), "lanes": Fcfs(), **fields}
+    SchedulerConfig(**rest)
+    with pytest.raises(ValueError, match=rf"is kept, but {names} would read it; set distinct_prompts to False"):
+        SchedulerConfig(**rest, distinct_prompts=True)
 
 
 def test_an_id_is_refused_while_it_is_alive_and_taken_again_afterwards() -> None:

@@ -8,11 +8,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from msgspec import structs
 
 from inflight.core.scheduling import scheduler as scheduling
 from inflight.core.scheduling.steady import advance
+from inflight.core.scheduling.step import Step
 from inflight.core.types.plan import BatchPlan
 from inflight.core.types.request import RequestRefused
+from inflight.core.types.sampling import Adapter
 
 from .. import inspect_scheduler as inside
 from ..builders import request
@@ -20,6 +23,7 @@ from ..harness import INTERACTIVE, Harness, LaneSetup, Setup
 from ..tiers import RememberingTier
 
 CALM = Setup(num_blocks=60, block_size=4, max_rows=4, token_budget=16, max_model_len=64, lanes=(INTERACTIVE,))
+ADAPTERS = (None, Adapter("a", ""), Adapter("b", ""))
 SETUPS = [
     CALM,
     replace(CALM, depth=2),
@@ -51,7 +55,11 @@ def run(setup: Setup, seed: int, *, may_advance: bool) -> tuple[list[BatchPlan],
                 prompt = [draws.randrange(3)] * draws.randint(1, 9) + [draws.randrange(7)]
                 lane = draws.choice(setup.lanes).name
                 try:
-                    harness.add(request(f"{number}", prompt, lane=lane, output=draws.randint(1, 40)))
+                    output = draws.randint(1, 40)
+                    adapter = ADAPTERS[number % 3] if setup.adapter_slots else None
+                    harness.add(
+                        structs.replace(request(f"{number}", prompt, lane=lane, output=output), adapter=adapter)
+                    )
                 except RequestRefused:
                     continue
             elif draws.random() < 0.01 and harness.alive:
@@ -71,6 +79,27 @@ def test_it_changes_no_plan(setup: Setup) -> None:
         assert plans == slow_plans and cached == slow_cached
         total += advanced
     assert total > 50 or setup.right_drafts is not None, "hardly a step was steady"
+
+
+WITH_MORE = [
+    replace(CALM, num_blocks=28, windows=(0, 5), depth=2),
+    replace(CALM, snapshots=6),
+    replace(CALM, adapter_slots=1, depth=2, transfer_polls=(1, 0)),
+    replace(CALM, right_drafts=0.5, drafting="executor", depth=2),
+    replace(CALM, strategy="slack", num_blocks=14),
+    replace(CALM, lane_floor=0.4, lanes=(INTERACTIVE, LaneSetup("batch", settings=(("background", True),))), depth=2),
+    replace(CALM, num_blocks=14, distinct_prompts=True),
+]
+
+
+@pytest.mark.parametrize("setup", SETUPS + WITH_MORE, ids=range(len(SETUPS + WITH_MORE)))
+def test_decodes_are_added_as_any_chunk_is(setup: Setup) -> None:
+    """Where the plan builder looks at each sequence; the state machine draws other setups."""
+    for seed in range(2):
+        plans, cached, _ = run(setup, seed, may_advance=False)
+        with mock.patch.object(Step, "add_decode", lambda step, one, blocks: step.add_chunk(one, 1, blocks)):
+            slow_plans, slow_cached, _ = run(setup, seed, may_advance=False)
+        assert plans == slow_plans and cached == slow_cached
 
 
 def test_it_goes_on_while_others_wait_for_a_row() -> None:

@@ -27,7 +27,7 @@ class MirroredHarness(Harness):
 
     def __init__(self, setup: Setup):
         self.journal = KVEventQueue()
-        super().__init__(replace(setup, journal=self.journal))
+        super().__init__(replace(setup, journal=self.journal, distinct_prompts=False))
         self.sent, self.mirror = SentBlocks(), Mirror()
         self.newest: dict[str, int] = {}  # numbers of adapters that have published anything, by name
         self.media: set[str] = set()  # that were seen

@@ -37,8 +37,9 @@ class SchedulerConfig(Struct, frozen=True):
         end_token_ids: They end a sequence.
         stop_text: Makes the texts in which stop strings are looked for.
         prefix_caching: Whether requests find each other's prefixes.
-        distinct_prompts: Whether no two requests, of one sample each, have a block of tokens in common, as a simulation
-            may know beforehand: no content of ended requests is kept then, and the same is evicted at the same time.
+        distinct_prompts: The caller guarantees that no two prompts have a block in common. Content of ended requests
+            is not kept then; blocks are evicted in the same number and order as with content. Where two prompts have
+            one in common after all, a hit is lost, never a token.
         watermark: Share of all blocks that stay available when a sequence joins others.
         allocation: How many blocks a sequence has at admission.
         preemption: What becomes of a preempted sequence's blocks.
@@ -90,7 +91,8 @@ class SchedulerConfig(Struct, frozen=True):
     min_suspended: int = MIN_SUSPENDED
 
     def __post_init__(self) -> None:
-        """Raise ValueError for end tokens outside of the vocabulary, and for drafts of recurrent state."""
+        """Raise ValueError for end tokens outside of the vocabulary, for drafts of recurrent state, and for distinct
+        prompts beside what reads the content of ended requests."""
         capacity = self.capacity
         if outside := sorted(one for one in self.end_token_ids if not 0 <= one < capacity.vocab_size):
             raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
@@ -98,6 +100,11 @@ class SchedulerConfig(Struct, frozen=True):
             raise ValueError(
                 "this model's layers keep a recurrent state, which cannot be taken back behind drafts that were wrong "
                 f"(its engine has {capacity.state_snapshots} snapshots of it, none for drafts); leave speculation off"
+            )
+        if self.distinct_prompts and (readers := self._readers_of_content()):
+            raise ValueError(
+                f"with distinct_prompts no content of ended requests is kept, but {', '.join(readers)} would read it; "
+                "set distinct_prompts to False"
             )
 
     def lane_settings(self) -> tuple[LaneSettings, ...]:
@@ -109,3 +116,9 @@ class SchedulerConfig(Struct, frozen=True):
             LaneSettings(name="interactive", policy=self.lanes),
             LaneSettings(name="batch", policy=Fcfs(), background=True),
         )
+
+    def _readers_of_content(self) -> list[str]:
+        """Return the names of the fields that have cached content read, moved or valued."""
+        names = ("kv_event_queue", "sources", "sink", "host_is_tier", "session_eviction", "identity")
+        host = ["capacity.host_blocks"] if self.capacity.host_blocks else []
+        return host + [name for name in names if getattr(self, name)]
