@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -12,22 +11,24 @@ import hypothesis.strategies as st
 import pytest
 from drawn import examples
 from hypothesis import given, settings
+from msgspec import structs
 
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.output_length import PredictionError
 from inflight.core.kv import manager
 from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.kv.state_checkpoints import CheckpointSlots
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.stats import SchedulerStats
-from inflight.core.scheduling.step import Step
-from inflight.records.schema import read_records
+from inflight.core.types.plan import BatchPlan
 from inflight.simulate import simulation
 from inflight.simulate.condensed_plan import AlikeSteps
 from inflight.simulate.disagg import DisaggMode, Link
 from inflight.simulate.fast_forward import FastForward
 from inflight.simulate.omitted import TOKEN
-from inflight.simulate.simulation import Simulation, SimulationSetup, simulate
+from inflight.simulate.simulation import Simulation, SimulationSetup, has_distinct_prompts, simulate
+from inflight.simulate.unlearned import UnlearnedScheduler
 from inflight.workload.workload import Entry, Workload
 
 from .setups import chat, pool
@@ -36,15 +37,21 @@ from .setups import chat, pool
 def both(workload: Workload, setup: SimulationSetup) -> Iterator[tuple[Simulation, list[Any], int]]:
     """Yield stepped and skipped: the results, the schedulers' state at the end, and the tokens that no plan held. The
     engine's own scheduler takes the steps, which learns from each."""
+    stepped_plans: list[dict[int, Any]] = []
     for fast in (False, True):
-        schedulers: list[Scheduler] = []
+        schedulers, plans = list[Scheduler](), list[dict[int, Any]]()
         omitted = 0
         make = simulation.scheduler_for
 
         def made(
-            *arguments: Any, schedulers: list[Scheduler] = schedulers, make: Any = make, **named: Any
+            *arguments: Any,
+            schedulers: list[Scheduler] = schedulers,
+            plans: list[dict[int, Any]] = plans,
+            make: Any = make,
+            **named: Any,
         ) -> Scheduler:
             schedulers.append(make(*arguments, **named))
+            plans.append(noted_plans(schedulers[-1]))
             return schedulers[-1]
 
         def drained(self: FastForward, drain: Any = FastForward.drain_tokens) -> Any:
@@ -60,8 +67,36 @@ def both(workload: Workload, setup: SimulationSetup) -> Iterator[tuple[Simulatio
         ):
             run = simulate(workload, replace(setup, fast_forward=fast))
         replicas = [replace(one, last=without_predictions(one.last)) for one in run.replicas]
-        distinct = simulation.has_distinct_prompts(workload, setup)
+        if fast:
+            assert_same_blocks(plans, stepped_plans)
+        stepped_plans = plans
+        distinct = has_distinct_prompts(workload, setup)
         yield replace(run, replicas=replicas), [state(one, distinct) for one in schedulers], omitted
+
+
+def assert_same_blocks(skipped: list[dict[int, Any]], stepped: list[dict[int, Any]]) -> None:
+    """Each plan that fast-forward makes leaves as many blocks free and evictable, and as many tokens of those that wait
+    cached."""
+    for plans, all_plans in zip(skipped, stepped, strict=True):
+        for step, (free, evictable, cached) in plans.items():
+            assert (free, len(evictable), cached) == (all_plans[step][0], len(all_plans[step][1]), all_plans[step][2])
+
+
+def noted_plans(scheduler: Scheduler) -> dict[int, Any]:
+    """Have a scheduler note, after each plan, its free blocks, the evictable ones in order, and the cached tokens of
+    those that wait; return these by step."""
+    noted, make_plan, memory = dict[int, Any](), scheduler.plan, scheduler._memory
+
+    def plan(*arguments: Any, **named: Any) -> Any:
+        made = make_plan(*arguments, **named)
+        if isinstance(made, BatchPlan):
+            waiting = [one for lane in scheduler._lanes.all() for one in lane.queue.everyone()]
+            cached = {one.number: memory.num_cached_tokens(one) for one in waiting}
+            noted[made.step] = memory.num_free_blocks, memory._pool.evictable_blocks(), cached
+        return made
+
+    scheduler.plan = plan  # type: ignore[method-assign]
+    return noted
 
 
 def without_predictions(stats: SchedulerStats) -> SchedulerStats:
@@ -71,7 +106,7 @@ def without_predictions(stats: SchedulerStats) -> SchedulerStats:
 
 def state(scheduler: Scheduler, distinct: bool) -> dict[str, Any]:
     """Return rows, blocks and their cached content, in order; where requests share nothing, which block it is does not
-    matter. distinct: no content of ended requests is kept."""
+    matter. distinct: no content of ended requests is kept. It reads private attributes, as `core.inspect_scheduler`."""
     memory, running, lanes = scheduler._memory, scheduler._running, scheduler._lanes
     named = not (memory.defers_publishing or distinct)
     idle = [one if named or distinct else memory._prefix.at_block(one).key for one in memory._pool._evictable]
@@ -139,9 +174,8 @@ DRAWN = st.fixed_dictionaries(
 )
 
 
-@given(DRAWN)
-@settings(examples(50), deadline=None)
-def test_skipping_is_stepping(drawn: dict[str, Any]) -> None:
+def run_of(drawn: dict[str, Any]) -> tuple[Workload, SimulationSetup]:
+    """Return the workload and the setup that were drawn."""
     entries = chat(15, drawn["rate"], drawn["seed"], shared=drawn["shared"]).entries
     if drawn["overruns"]:  # with a step in flight, one more is planned behind the last token
         entries = tuple(replace(one, max_tokens=one.output_tokens + 1 + at % 3) for at, one in enumerate(entries))
@@ -155,8 +189,30 @@ def test_skipping_is_stepping(drawn: dict[str, Any]) -> None:
     one = pool(asked, **{name: drawn[name] for name in names})
     moves = drawn["moves"] and drawn["prefix_caching"] and not drawn["state_snapshots"]
     mode = DisaggMode(drawn["asks"], drawn["first_token"])
+    return workload, SimulationSetup(one, one if moves else None, Link(5e5, 1.0), disagg_mode=mode)
+
+
+@given(DRAWN)
+@settings(examples(50), deadline=None)
+def test_skipping_is_stepping(drawn: dict[str, Any]) -> None:
     with spaced(drawn["least"]):
-        assert_same(workload, SimulationSetup(one, one if moves else None, Link(5e5, 1.0), disagg_mode=mode))
+        assert_same(*run_of(drawn))
+
+
+@given(DRAWN)
+@settings(examples(50), deadline=None)
+def test_skipping_is_stepping_where_prompts_are_distinct(drawn: dict[str, Any]) -> None:
+    fixed = {
+        "distinct": True,
+        "shared": 0,
+        "follow": False,
+        "moves": False,
+        "prefix_caching": True,
+        "state_snapshots": 0,
+    }
+    workload, setup = run_of(drawn | fixed)
+    assert has_distinct_prompts(workload, setup)
+    assert_same(workload, setup)
 
 
 def followed(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
@@ -239,13 +295,84 @@ def test_no_sequence_is_omitted_where_blocks_run_short(depth: int) -> None:
     assert 0.05 < assert_same(chat(60, 20.0), setup) < 0.9
 
 
+DISTINCT = tuple(replace(one, prompt_tokens=one.prompt_tokens + 3) for one in chat(60, 20.0).entries)
+SHORT = pool(num_blocks=30)  # of blocks
+
+
+def stepped(setup: SimulationSetup, *, distinct: bool) -> tuple[Simulation, dict[int, Any]]:
+    """Simulate distinct prompts step by step, as such or as any; return the results and what `noted_plans` returns."""
+    noted: list[dict[int, Any]] = []
+
+    def made(config: SchedulerConfig, *, distinct_prompts: bool) -> Scheduler:
+        assert distinct_prompts == distinct
+        scheduler = UnlearnedScheduler(config, distinct_prompts=distinct_prompts)
+        noted.append(noted_plans(scheduler))
+        return scheduler
+
+    with (
+        mock.patch.object(simulation, "has_distinct_prompts", lambda *given: distinct and has_distinct_prompts(*given)),
+        mock.patch.object(simulation, "UnlearnedScheduler", made),
+    ):
+        return simulate(Workload(DISTINCT, "distinct"), replace(setup, fast_forward=False)), noted[0]
+
+
 @DEPTHS
-def test_preempted_sequences_find_their_blocks_where_requests_share_nothing_too(depth: int) -> None:
-    """Their blocks are published when they are preempted."""
-    pools = (pool(num_blocks=30, depth=depth, prefix_caching=caching) for caching in (True, False))
-    runs = [simulate(chat(60, 20.0), SimulationSetup(one)).replicas[0].last for one in pools]
-    with_cache, without = [(one.preemptions, one.recomputed_tokens) for one in runs]
-    assert without == with_cache and without[0] > 0
+def test_distinct_prompts_are_planned_as_any(depth: int) -> None:
+    """With blocks that run short: each plan leaves as many blocks free, the same ones evictable, in the same order, and
+    a preempted sequence finds as many of its tokens."""
+    workload, setup = Workload(DISTINCT, "distinct"), SimulationSetup(replace(SHORT, depth=depth))
+    assert has_distinct_prompts(workload, setup)
+    (known, distinct), (unknown, plain) = stepped(setup, distinct=True), stepped(setup, distinct=False)
+    assert known.preemptions == unknown.preemptions > 0
+    assert (known.observations, known.replicas) == (unknown.observations, unknown.replicas)
+    assert distinct == plain
+    assert any(evictable for _, evictable, _ in plain.values())
+    assert any(tokens for *_, cached in plain.values() for tokens in cached.values())
+    assert 0.05 < assert_same(workload, setup) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("changes", "of"),
+    [
+        ({"prefix": (1,), "block_size": 8}, {}),
+        ({"after": 0, "think_s": 0.1}, {}),
+        ({"prompt": "a text"}, {}),
+        ({"prompt_tokens": 7}, {}),
+        ({}, {"prefix_caching": False}),
+        ({}, {"state_snapshots": 4}),
+        ({}, {"host_blocks": 9}),
+    ],
+)
+def test_prompts_that_may_have_a_block_in_common_are_not_distinct(changes: dict[str, Any], of: dict[str, Any]) -> None:
+    first, second = Entry(0.0, 8, 4), Entry(0.0, 8, 4)
+    setup = SimulationSetup(pool(**of))
+    assert has_distinct_prompts(Workload((first, second), "two"), SimulationSetup(pool()))
+    assert not has_distinct_prompts(Workload((first, replace(second, **changes)), "two"), setup)
+
+
+@pytest.mark.parametrize(("field", "value"), [("block_size", 4), ("vocab_size", 255)])
+def test_few_tokens_of_a_block_do_not_make_prompts_distinct(field: str, value: int) -> None:
+    small = replace(SHORT, capacity=structs.replace(SHORT.capacity, **{field: value}))
+    assert has_distinct_prompts(Workload(DISTINCT, "distinct"), SimulationSetup(SHORT))
+    assert not has_distinct_prompts(Workload(DISTINCT, "distinct"), SimulationSetup(small))
+
+
+def test_a_second_pool_reads_the_content_of_prompts() -> None:
+    assert not has_distinct_prompts(Workload(DISTINCT, "distinct"), SimulationSetup(SHORT, SHORT, Link(5e5, 1.0)))
+
+
+@DEPTHS
+def test_preempted_sequences_find_their_blocks_whether_requests_share_them_or_not(depth: int) -> None:
+    """Where requests share nothing, blocks are published when their sequence is preempted; in the first run at once."""
+    setups = [SimulationSetup(pool(num_blocks=30, depth=depth, prefix_caching=caching)) for caching in (True, False)]
+    at_once, _ = stepped(setups[0], distinct=False)
+    without_sharing = simulate(Workload(DISTINCT, "distinct"), setups[1])
+    counts = [
+        (one.preemptions, one.recomputed_tokens)
+        for run in (at_once, without_sharing)
+        for one in (run.replicas[0].last,)
+    ]
+    assert counts[0] == counts[1] and counts[0][0] > 0
 
 
 @DEPTHS
@@ -283,15 +410,3 @@ def test_schedulers_that_use_step_costs_or_state_ahead_take_every_step() -> None
     ):
         assert assert_same(chat(10, 0.5), SimulationSetup(pool(asked))) == 0
     assert assert_same(chat(10, 0.5, lane="batch"), SimulationSetup(pool())) == 0
-
-
-@DEPTHS
-def test_decodes_are_planned_as_any_chunk_is(depth: int, tmp_path: Path) -> None:
-    """With blocks that run short, so that some tokens are computed again."""
-    workload, setup = chat(60, 20.0), SimulationSetup(pool(num_blocks=30, depth=depth))
-    records = [tmp_path / "decodes.jsonl", tmp_path / "chunks.jsonl"]
-    assert simulate(workload, setup, records[0]).preemptions > 0
-    with mock.patch.object(Step, "add_decode", lambda step, one, blocks: step.add_chunk(one, 1, blocks)):
-        simulate(workload, setup, records[1])
-    decodes, chunks = (list(read_records(path)) for path in records)
-    assert decodes == chunks
