@@ -14,9 +14,7 @@ from inflight.planning.demand import LANES
 
 MAX_WAIT = 0.3  # of the run, in the median of a class: beyond, its queue grows without end
 RISE = 0.02  # of the run, that waiting must grow by: about what a load of 3 % more than is served adds
-MIN_STEPS = (
-    4 / RISE
-)  # of a run, at least: waiting varies by a few steps, which RISE of a shorter one would be less than
+MIN_STEPS = 4 / RISE  # of a run: waiting varies by a few steps, which are more than RISE of a shorter one
 JUDGED = 0.6  # of the run, in which a class's queue must not grow: what comes later is served when arrivals end
 LATE = 0.3  # of that, in which a queue that is served is short at least once
 

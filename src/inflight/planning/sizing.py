@@ -286,8 +286,8 @@ class TrialRunner:
         running = engines * max_seconds(self.question.slos) * rate
         most = max(1.0, reads) * most + running
         open_at_once = engines * residents * demand.slowest
-        # Where many come in a step, so many requests are over in a few steps.
-        of_steps = engines * rate * MIN_STEPS * candidate.proposal.steady.step_seconds
+        # Where many come in a step, so many requests are over in a few steps: by Little's law residents / o of them.
+        of_steps = engines * MIN_STEPS * residents / self.traffic.output_mean
         least = min(of_steps, demand.max_requests) if self.question.requests is None else 0.0
         measured = max(measured + running, least - (FILL + DRAIN) * open_at_once)
         return length(open_at_once, measured, max(most, least), settling)
