@@ -24,7 +24,7 @@ from benchmarks.plan_questions import CHAT, QUESTIONS
 from benchmarks.results import table, write_section
 
 ASKED, ASKED_ENDS = 3, 5  # percent
-APART = 100  # seeds: trials of one question add a few to its seed, and would draw the requests of its neighbours
+SEED_STEP = 100  # seeds: trials of one question add a few to its seed, and would draw the requests of its neighbours
 ASKED_OF: Mapping[str, str] = {
     "seventy-billion": QUESTIONS["seventy-billion"],
     "one-h100": QUESTIONS["one-h100"],
@@ -102,7 +102,7 @@ def main() -> None:
     rows = []
     for name in arguments.only:
         found = []
-        for seed in range(0, APART * arguments.seeds, APART):
+        for seed in range(0, SEED_STEP * arguments.seeds, SEED_STEP):
             found.append(answered(ASKED_OF[name], seed))
             print(name, seed, found[-1], file=sys.stderr, flush=True)
         rows.append(row(name, found))
