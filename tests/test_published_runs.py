@@ -179,7 +179,7 @@ def test_an_interval_leaves_out_tails_in_which_each_source_counts_alike() -> Non
 
 
 def test_an_interval_holds_as_many_runs_of_other_sources_as_it_is_meant_to() -> None:
-    """Of thirteen sources with a run each, in the mean over many draws; their own quantiles would hold fewer."""
+    """The sources are thirteen with a run each, in the mean over many draws; their own quantiles would hold fewer."""
     draws, held = random.Random(0), 0
     for _ in range(4000):
         low, high = interval([(str(number), math.exp(draws.gauss(0, 1))) for number in range(13)])

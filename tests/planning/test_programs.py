@@ -43,7 +43,7 @@ def test_a_program_lasts_from_its_first_call_to_the_end_of_its_last() -> None:
 
 
 def test_programs_count_that_had_the_time_of_their_limit_before_the_run_ended() -> None:
-    """Of those that began later only short ones would have ended, and more of them would look within the limit."""
+    """Only short ones of those that began later would have ended, and more of them would look within the limit."""
     calls = [
         *(call("before", 1.0), call("before", 2.0)),
         *(call("short", 5.0), call("short", 7.0)),

@@ -127,7 +127,7 @@ def test_the_steady_state_obeys_its_bounds(traffic: Traffic) -> None:
 
 
 def test_a_mixed_step_has_as_many_prompts_as_have_its_tokens(traffic: Traffic) -> None:
-    """Of shared ones the part that is not cached: data-parallel groups compute them side by side."""
+    """Shared ones count by the part that is not cached: data-parallel groups compute them side by side."""
     shared = replace(traffic, shared=0.75)
     for one, fresh in ((traffic, traffic.input_mean), (shared, traffic.input_mean / 4)):
         for prompts in (0, 1, 8):

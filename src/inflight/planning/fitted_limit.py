@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from operator import mul
 
 from inflight.metrics.slo import Slo
+from inflight.planning.search import STEEPNESS
 from inflight.planning.simulation import Trial
 
-STEEPNESS = 1.5  # expected of a line; where an SLO on TTFT is near the time of a long prompt alone it is about 1
-TRUST = 0.003  # in that: as much as in trials whose ln(rate) has this sum of squares
-FLATTEST = 0.8  # steepness
+TRUST = 0.003  # in the expected steepness: as much as in trials whose ln(rate) has this sum of squares
+FLATTEST = 0.8  # steepness; where an SLO on TTFT is near the time of a long prompt alone it is about 1
 CLOSE = 0.2  # of ln(latency) from its limit: a trial at this distance counts half
 BELOW = 0.98  # of a rate at which the queue grows without end
 JUST = 0.999  # of the limit: rounded values meet the SLO

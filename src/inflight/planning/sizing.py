@@ -39,7 +39,6 @@ from inflight.simulate.steps import StepModel
 POOLED = 3  # replicas that are simulated together
 TOKENS = 80_000  # output tokens that a trial measures, where requests are within its limits
 PATIENCE = 5  # times an SLO on TTFT that a trial lasts, at least
-CEILING = 1.0  # of what the closed form serves at most: nothing beyond is tried, however good a short run would look
 TOLERANCE = 0.1  # between the rate that meets the SLOs and one that does not
 ROUGH, ROUGHLY = 0.25, 0.55  # the same, and times the usual requests, where a rough number is enough
 SIMULATED = 2  # ways to split the model that are simulated, of all that fit
@@ -345,8 +344,8 @@ def expected_share(machine: Machine, config: EngineConfig, traffic: Traffic, slo
 
 
 def ceiling(candidate: Candidate) -> float:
-    """Return the requests/s of each replica beyond which no rate is tried."""
-    return CEILING * candidate.proposal.steady.requests_per_s
+    """Return the requests/s of each replica that the closed form serves at most; no rate beyond is tried."""
+    return candidate.proposal.steady.requests_per_s
 
 
 def measure(
