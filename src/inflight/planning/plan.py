@@ -303,7 +303,7 @@ def _with(answer: Plan, refined: Refined) -> Plan:
 
 
 def _no_higher_than(answer: Plan, changes: Sequence[outlook.Change]) -> Plan:
-    """Return the answer without a highest rate at which more requests, with another seed, miss the SLOs."""
+    """Return the answer without a highest rate at which changed traffic, in trials of its own, misses the SLOs."""
     more = next((one.trial for one in changes if one.name == outlook.MORE and not one.trial.met), None)
     rate = outlook.CHANGES[outlook.MORE](answer.question.demand).rate / answer.replicas
     if more is None or answer.chosen.highest <= rate or not (answer.trial.met and answer.question.slos):
