@@ -25,6 +25,7 @@ from inflight.simulate.parallelism import Parallelism, ParallelismError
 from inflight.simulate.roofline import KINDS, STATE_CHUNK, STATE_PASSES, Roofline
 from inflight.simulate.shards import linear_shard, min_kv_heads
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate
+from inflight.simulate.steps import kind_of
 from inflight.workload.workload import Entry, Workload
 
 # Milliseconds of one layer without attention, by tokens of the step: medians of published profiles (Vidur).
@@ -332,6 +333,33 @@ def test_layers_with_a_window_stop_growing_with_the_context() -> None:
     assert moved(100) - moved(50) == pytest.approx(2 * (moved(250) - moved(200)))
     short, long = (part(Features(n, 1, 1, 0, n * n / 2), "prefill attention", roofline) for n in (1024, 2048))
     assert 2.2 < long / short < 3.9  # a query costs tiles, too, however little it sees
+
+
+def test_drafts_compute_on_what_their_row_reads_once() -> None:
+    """64 rows with three drafts each: a step of decodes with as many tokens, which computes more pairs."""
+    rows, context = 64, 4000
+    drafts = Features(4 * rows, rows, 4 * rows, rows * context, rows * 3 * (context + 2.0), prompt_chunks=0)
+    plain = structs.replace(drafts, prefill_context=0.0)
+    heads, latent = model("h100", "llama-3.1-8b", 1), Roofline(published("deepseek-v3"), find_gpu("h100"))
+    assert heads.costs(drafts) == heads.costs(plain), "attention waits for keys and values"
+    assert part(drafts, "prefill attention", latent) == 0
+    waits = part(drafts, "decode attention", latent) / part(plain, "decode attention", latent)
+    assert waits == pytest.approx(4, rel=0.03), "latent attention waits for arithmetic"
+    assert kind_of(drafts) == "decode"
+
+
+def test_a_processor_has_no_cuda_graphs() -> None:
+    """Nine rows are no sixteen there, and long steps are not launched layer by layer."""
+    launched = replace(engine_costs(), eager_layer=1.0, prompt_layer=1.0)
+    for rows in (3, 5, 9, 17, 600):
+        decodes = Features(rows, rows, rows, rows * 700, 0.0)
+        own, plain = (
+            model("epyc-9654", "llama-3.1-8b", 1, weights="int8", engine=engine)
+            for engine in (launched, replace(launched, graph_step=1))
+        )
+        assert own.seconds(decodes) == plain.seconds(decodes) < 32
+    nine, sixteen = (part(Features(n, n, n, 0, 0.0), "linear", model("h100")) for n in (9, 16))
+    assert nine == sixteen
 
 
 def test_states_are_read_and_written_for_every_row() -> None:

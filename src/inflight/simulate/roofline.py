@@ -114,6 +114,7 @@ class Roofline:
         self._head = 0.0 if spec.head is None else table_parameters(spec) / tensor
         self._block_bytes = block_size * self._token_bytes
         self._overlaps = self.parallelism.spans(gpu)
+        self._has_graphs = gpu.device == "cuda"  # of decodes; other steps are launched kernel by kernel
         self._gaps = self._kernel_gaps()
         # What depends on numbers of tokens alone, of which few occur: linear layers, the logits' head, collectives.
         self._by_size: dict[tuple[int, int, float], tuple[Cost, Cost, Cost]] = {}
@@ -144,8 +145,8 @@ class Roofline:
         """Return a step's time by class of work, in the order of KINDS."""
         stage_tokens = features.tokens / self.parallelism.pipeline
         features = busiest_batch(features, self.parallelism, MAX_MEASURED_TOKENS)
-        if not features.prefill_context and (padded := self._engine.padded(features.tokens)) != features.tokens:
-            features = structs.replace(features, tokens=padded)
+        if self._has_graphs and not features.has_prompts:
+            features = structs.replace(features, tokens=self._engine.padded(features.tokens))
         stage_tokens = max(stage_tokens, features.tokens)
         work = self._work(features, stage_tokens)
         if self._overlaps:
@@ -170,7 +171,7 @@ class Roofline:
         linear, logits, exchange = known
         prompts, decodes = self._prefill_attention(features), self._decode_attention(features)
         if self._state_bytes:
-            if features.prefill_context:
+            if features.has_prompts:
                 prompts = self._with_states(prompts, features)
             else:
                 decodes = self._with_states(decodes, features)
@@ -258,7 +259,7 @@ class Roofline:
         return self.gpu.flops_per_s(self.weights) * (native if self.gpu.computes(self.weights) else widened)
 
     def _prefill_attention(self, features: Features) -> Cost:
-        if not features.prefill_context:
+        if not features.has_prompts:
             return _NO_PREFILL
         # Tiles are computed whole, and filled and emptied, so that each query costs as if it saw some positions more.
         prompts = max(1, features.tokens - features.rows)
@@ -270,21 +271,25 @@ class Roofline:
         return _slower("prefill attention", flops / self._prompt_rate, read / bandwidth)
 
     def _decode_attention(self, features: Features) -> Cost:
+        """Return the time of decodes. In a step without prompts, a row's drafts compute on what the row reads once."""
         more = self._shares.decode_tile * features.rows if features.decode_context else 0.0
+        pairs, drafts = (
+            (0.0, 0) if features.has_prompts else (features.prefill_context, features.tokens - features.rows)
+        )
         flops = read = 0.0
         for one in self._caches:
             seen = one.seen(features.decode_context, features.rows) + more
-            flops += one.decode_flops * seen
+            flops += one.decode_flops * (seen + one.seen(pairs, drafts))
             read += one.read * seen
         moved = read * ITEM_BYTES[self.kv] + self._token_bytes * features.tokens
-        mixed = self._shares.mixed_decode if features.prefill_context else 1.0
+        mixed = self._shares.mixed_decode if features.has_prompts else 1.0
         bandwidth = self._bandwidth * self._shares.decode_memory * self._sinks * mixed
         return _slower("decode attention", flops / self._decode_rate, moved / bandwidth)
 
     def _with_states(self, attention: Cost, features: Features) -> Cost:
         """Return the time of attention and of layers' own states, which are computed, and read and written."""
         tokens, passes = features.tokens, 1
-        if features.prefill_context:
+        if features.has_prompts:
             decodes = features.rows - prompt_chunks(features)
             tokens, passes = tokens + (STATE_CHUNK - 1) * decodes, STATE_PASSES
         computed = tokens * self._weights.state_flops / (self._bf16 * self._shares.recurrent_compute)
@@ -345,7 +350,7 @@ class Roofline:
         engine = self._engine
         decodes = bool(features.decode_context)
         launched = engine.launch_seconds(features.tokens, decodes, self._layers, self._recurrent)
-        device = max(kernels + self._gaps, launched)
+        device = max(kernels + self._gaps, launched * self._has_graphs)
         host = engine.step_seconds(features.rows)
         whole = max(device + engine.step, host) if engine.overlapped else device + host
         whole = max(whole, engine.token * features.samples)

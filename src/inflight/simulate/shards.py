@@ -170,7 +170,7 @@ def prompt_chunks(features: Features) -> int:
     and a key."""
     if features.prompt_chunks is not None:
         return features.prompt_chunks
-    if not features.prefill_context:
+    if not features.has_prompts:
         return 0
     least = max(1, features.rows - features.samples)
     tokens = max(0, features.tokens - features.rows + least)

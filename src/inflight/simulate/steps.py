@@ -32,7 +32,7 @@ class Step:
 
 
 def kind_of(features: Features) -> StepKind:
-    if not features.prefill_context:
+    if not features.has_prompts:
         return "decode"
     return "mixed" if features.decode_context else "prefill"
 

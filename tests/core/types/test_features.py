@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk
@@ -27,6 +28,14 @@ DRAFTS = Chunk(0, 0, 10, 3, (), 3, draft_token_ids=(5, 6), num_drafts=2)
 def test_decodes_prompts_scores_and_drafts_are_distinguished(chunks: tuple[Chunk, ...], expected: Features) -> None:
     plan = BatchPlan(0, chunks)
     assert features(plan) == expected and plan.tokens == expected.tokens
+
+
+def test_drafts_are_no_prompts_where_prompts_are_counted() -> None:
+    """Older records do not count them: there, pairs beside those of decodes are a prompt's."""
+    drafts = features(BatchPlan(0, (DRAFTS,)))
+    assert not drafts.has_prompts and not features(BatchPlan(0, (DECODE,))).has_prompts
+    assert features(BatchPlan(0, (DRAFTS, *PROMPTS))).has_prompts
+    assert structs.replace(drafts, prompt_chunks=None).has_prompts
 
 
 def test_padding_counts_as_prompts_where_it_is_longer_than_a_decode() -> None:

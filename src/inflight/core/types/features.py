@@ -21,6 +21,11 @@ class Features(Struct, frozen=True, gc=False):
     moved_blocks: Count = 0  # copied between the device and its host; other transfers take no time of the step
     prompt_chunks: Count | None = None  # longer chunks and padding; None: not counted, as in older records
 
+    @property
+    def has_prompts(self) -> bool:
+        """Whether a row computes a prompt. Where they were not counted, pairs of drafts are taken for a prompt's."""
+        return self.prefill_context > 0 if self.prompt_chunks is None else self.prompt_chunks > 0
+
 
 def features(plan: BatchPlan) -> Features:
     tokens = samples = decode_context = prompts = 0
