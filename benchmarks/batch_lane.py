@@ -36,7 +36,7 @@ from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.observers import EngineObserver
 from inflight.metrics.definitions import percentiles
-from inflight.simulate.fitted import fit
+from inflight.simulate.step_fit import fit
 from inflight.simulate.steps import Step
 
 LOAD = 0.4

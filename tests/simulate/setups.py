@@ -12,8 +12,9 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
-from inflight.simulate.fitted import FittedModel, Provenance, normalized
+from inflight.simulate.fitted import FittedModel, Provenance
 from inflight.simulate.simulation import Pool
+from inflight.simulate.step_fit import normalized
 from inflight.simulate.steps import Step, StepModel
 from inflight.workload.workload import Entry, Workload
 

@@ -15,16 +15,9 @@ from hypothesis import given, settings
 from msgspec import structs
 
 from inflight.core.types.features import Features
-from inflight.simulate.fitted import (
-    FittedModel,
-    NoisyModel,
-    Provenance,
-    StepModelError,
-    fit,
-    held_out_errors,
-    normalized,
-)
+from inflight.simulate.fitted import FittedModel, NoisyModel, Provenance, StepModelError
 from inflight.simulate.nnls import nnls
+from inflight.simulate.step_fit import fit, held_out_errors, normalized
 from inflight.simulate.steps import Step, TimedStep, errors_of, kind_of, noise_of, rounds
 
 

@@ -17,7 +17,7 @@ from inflight.simulate.engine_costs import EngineCosts
 from inflight.simulate.fitted import EngineSize, FittedModel, NoisyModel
 from inflight.simulate.hardware import ITEM_BYTES
 from inflight.simulate.parallelism import Parallelism
-from inflight.simulate.sources import known_of, read_step_model
+from inflight.simulate.sources import read_step_model
 from inflight.simulate.steps import StepModel
 
 
@@ -84,7 +84,7 @@ def always(model: StepModel) -> Callable[[int], StepModel]:
 def calibrated_device(path: Path) -> Device:
     """Return the device that a step model was measured on. Raises StepModelError."""
     model = read_step_model(path)
-    known = known_of(model)
+    known = model.engine_size
     in_all = known.get("bytes_per_token")  # of which each KV group has its part
     return Device(
         model,

@@ -19,7 +19,6 @@ from inflight.simulate.fitted import FittedModel, StepModelError
 from inflight.simulate.hardware import Gpu, Precision
 from inflight.simulate.parallelism import ONE_GPU, Parallelism, as_parallelism, mixtures_of
 from inflight.simulate.roofline import Roofline
-from inflight.simulate.sources import known_of
 from inflight.simulate.steps import StepModel
 
 BLOCK_SIZE = 16  # tokens
@@ -229,7 +228,7 @@ class ScaledStepModel:
 def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) -> Machine:
     """Return the machine that a step model was measured on, with the memory of its engine and the error on held-out
     steps as its uncertainty; raise StepModelError where the file does not hold the engine's size."""
-    known = known_of(model)
+    known = model.engine_size
     if "num_blocks" not in known or "max_model_len" not in known:
         raise StepModelError(
             f"The step model ({model.name}) does not say how many KV blocks its engine had, which sizing needs; make "

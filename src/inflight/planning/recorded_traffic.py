@@ -37,10 +37,11 @@ from inflight.records.schema import (
 )
 from inflight.report.reading import TOGETHER, observation_of, refused_observation
 from inflight.simulate.drafting import SimulatedDrafts, acceptance_of, pass_seconds_of
-from inflight.simulate.fitted import MIN_STEPS, FittedModel
+from inflight.simulate.fitted import FittedModel
 from inflight.simulate.omitted import TOKEN
 from inflight.simulate.recorded_run import RecordedSettings, recorded_settings
 from inflight.simulate.sources import fitted_on_steps
+from inflight.simulate.step_fit import MIN_STEPS
 from inflight.simulate.steps import Step, TimedStep, rounds, timed_steps
 from inflight.workload.workload import NO_TARGETS, Entry, Workload
 

@@ -24,19 +24,11 @@ from inflight.core.types.features import features
 from inflight.core.types.plan import Capacity
 from inflight.engine.loop import EngineLoop
 from inflight.records.checked import converted
-from inflight.simulate.fitted import (
-    EngineSize,
-    FittedModel,
-    Provenance,
-    StepModelError,
-    fit,
-    median_ratio,
-    normalized,
-    scaled,
-)
+from inflight.simulate.fitted import EngineSize, FittedModel, Provenance, StepModelError
 from inflight.simulate.nnls import nnls
 from inflight.simulate.profile_run import Design, ProfileRun, Traffic
 from inflight.simulate.sources import machine
+from inflight.simulate.step_fit import fit, median_ratio, normalized, scaled
 from inflight.simulate.steps import Step, equal_steps, errors_of, noise_of, rounds
 from inflight.workload.lengths import Lognormal
 

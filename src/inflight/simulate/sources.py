@@ -22,15 +22,7 @@ from inflight.core.types.features import Features
 from inflight.counted import Count, Seconds, Time
 from inflight.records.checked import Malformed, converted, decoded
 from inflight.records.schema import Header, header_of, of_kind, read_records, values_of
-from inflight.simulate.fitted import (
-    MIN_STEPS,
-    EngineSize,
-    FittedModel,
-    Provenance,
-    StepModelError,
-    fit,
-    held_out_errors,
-)
+from inflight.simulate.fitted import EngineSize, FittedModel, Provenance, StepModelError
 from inflight.simulate.steps import Step, TimedStep, rounds, timed_steps
 
 _LOOK = 1 << 16  # bytes of a file's beginning that distinguish a record from a step model
@@ -53,6 +45,8 @@ def fitted_on_record(path: Path) -> FittedModel:
 
 def fitted_on_steps(timed: Sequence[TimedStep], header: Header, path: Path) -> FittedModel:
     """Fit a step model to steps of a record, in their order. Raises StepModelError."""
+    from inflight.simulate.step_fit import fit, held_out_errors  # with numpy, which those who read a file do without
+
     steps = rounds(timed)
     model = fit(steps)
     fitted = replace(
@@ -89,11 +83,6 @@ def machine() -> str:
     return f"{len(names) or '?'} cores of {names[0] if names else platform.machine()}"
 
 
-def known_of(model: FittedModel) -> EngineSize:
-    """Return the size of the engine that was measured, as far as the step model has it."""
-    return EngineSize() if model.provenance is None else model.provenance.capacity
-
-
 MAX_GAPS = 5_000  # of a fit, or up to twice as many, evenly spread
 MIN_GAP_RATIO = 0.2  # of the median gap: shorter ones are between tokens that a server sent together
 
@@ -123,6 +112,8 @@ _RESULT = msgspec.json.Decoder(_Result)
 
 def fitted_on_result(path: Path) -> FittedModel:
     """Fit a step model to a result of `vllm bench serve`. Raises StepModelError where the file lacks what it needs."""
+    from inflight.simulate.step_fit import MIN_STEPS, fit, held_out_errors
+
     requests = _read(path)
     decodes, prompts = decode_steps(requests), prompt_steps(requests)
     if len(decodes) < MIN_STEPS:
