@@ -58,8 +58,8 @@ def test_shares_and_own_arrivals_make_one_rate() -> None:
 def test_turns_are_requests_and_conversations_are_open_by_littles_law() -> None:
     mixed = Mixed.of([AGENT], Poisson(2.0))
     assert mixed.rate == pytest.approx(10.0)
-    assert mixed.session_seconds(1.0) == pytest.approx(4 * 2.0 + 5 * 1.0)
-    assert mixed.sessions_at(10.0, 1.0) == pytest.approx(2.0 * 13.0)
+    assert mixed.conversations.seconds(1.0) == pytest.approx(4 * 2.0 + 5 * 1.0)
+    assert mixed.conversations.open_at(10.0, 1.0) == pytest.approx(2.0 * 13.0)
     assert mixed.settling(10.0, 10.0, 1.0) > mixed.settling(10.0, 10.0, 0.1) > 10.0
     assert Mixed.of([CHAT], Poisson(2.0)).settling(2.0, 10.0, 1.0) == 0
 
@@ -169,11 +169,11 @@ def test_open_conversations_decide_the_rate() -> None:
     found = agents()
     demand, e2e = found.question.demand, found.trial.summary.e2e.mean
     assert isinstance(demand, Mixed) and e2e is not None
-    assert demand.sessions_at(demand.rate, e2e) == pytest.approx(60.0, rel=0.02)
+    assert demand.conversations.open_at(demand.rate, e2e) == pytest.approx(60.0, rel=0.02)
     assert found.trial.rate == pytest.approx(demand.rate / found.replicas)
     assert found.trial.cached > 0.5 and found.router == "prefix-aware"
     text = as_text(found)
-    each = demand.session_seconds(e2e)
+    each = demand.conversations.seconds(e2e)
     assert f"in conversations of 5 turns, 60 open at once, {each:,.0f} s each on average;" in text
     assert f"Expected at {found.trial.rate:.3g} requests/s per replica" in text
 
@@ -367,7 +367,7 @@ def test_classes_of_single_requests_wait_for_no_answer_whatever_their_shares_add
     """0.7 + 0.2 + 0.1 is not quite 1: the mean of their turns is a little more."""
     kinds = [replace(BATCH, name=name, share=share) for name, share in (("a", 0.7), ("b", 0.2), ("c", 0.1))]
     mixed = Mixed.of(kinds, Poisson(60.0))
-    assert mixed.mean_turns > 1 and not mixed.waits_for_answers
+    assert mixed.conversations.mean_turns > 1 and not mixed.waits_for_answers
     assert mixed.settling(1.0, 1.0, 1.0) == 0.0 and Mixed.of([AGENT], Poisson(1.0)).waits_for_answers
 
 

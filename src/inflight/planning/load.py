@@ -101,7 +101,7 @@ def _balanced(demand: Mixed, sessions: float, replicas: int, expected: Callable[
     """Return the demand at the rate at which so many conversations are open, by the closed form."""
 
     def too_many(each: float) -> bool:
-        return demand.sessions_at(replicas * each, demand.slower * expected(each)) > sessions
+        return demand.conversations.open_at(replicas * each, demand.slower * expected(each)) > sessions
 
     high = demand.rate / replicas
     limit = _MAX_FACTOR * high

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 
+from inflight.planning.conversations import Conversations
 from inflight.planning.replica_workload import (
     LONGEST,
     MAX_CUT_SHARE,
@@ -22,7 +23,6 @@ from inflight.workload.lengths import Lengths, Stratified
 from inflight.workload.synthetic import synthesize
 from inflight.workload.workload import Entry, Workload, WorkloadError
 
-SAMPLE = 2000  # conversations that means are taken from
 SAMPLE_TOKENS = 2e7  # of the prompts that figures are taken from: content ids of long conversations are many
 MIN_SAMPLE = 300  # requests
 SPARE = 2.0  # times the conversations that are expected to begin, where each waits for the end of another
@@ -73,7 +73,7 @@ class Mixed:
             variation = steady_rate(most.arrivals)[1] if most.arrivals is not None else 1.0
         shared = tuple(replace(one, share=begun[one.name], arrivals=None) for one in classes)
         made = cls(shared, 1.0, variation, longest=longest)
-        return replace(made, rate=sum(begun.values()) * made.mean_turns)
+        return replace(made, rate=sum(begun.values()) * made.conversations.mean_turns)
 
     @property
     def mean_rate(self) -> float:
@@ -86,75 +86,32 @@ class Mixed:
     def max_rate(self, e2e: float) -> float:
         """Return the highest requests/s of a workload that is drawn. e2e: seconds of an answer that the closed form
         expects, at most."""
-        return DRAWN * MAX_OPEN / self.session_seconds(self.slower * e2e) if self.waits_for_answers else math.inf
+        return DRAWN * MAX_OPEN / self.conversations.seconds(self.slower * e2e) if self.waits_for_answers else math.inf
 
     @cached_property
-    def _turns(self) -> Mapping[str, float]:
-        """Return the mean turns of a conversation, by class."""
-        found = {}
-        for one in self.classes:
-            drawn = Random(f"turns of {one.name}")
-            found[one.name] = sum(one.sessions.turns.draw(drawn) for _ in range(SAMPLE)) / SAMPLE
-        return found
-
-    @cached_property
-    def _shares(self) -> Mapping[str, float]:
-        """Return the share of the conversations, by class."""
-        whole = sum(one.share or 0.0 for one in self.classes)
-        return {one.name: (one.share or 0.0) / whole for one in self.classes}
-
-    @property
-    def mean_turns(self) -> float:
-        """Return the requests of a conversation."""
-        return sum(self._shares[name] * turns for name, turns in self._turns.items())
+    def conversations(self) -> Conversations:
+        """Return the conversations that the requests are turns of."""
+        return Conversations(self.classes)
 
     @property
     def waits_for_answers(self) -> bool:
         """Whether requests wait for the answers of others, so that their rate follows from how long those take."""
-        return self.sessions is not None or any(one.sessions.several for one in self.classes)
-
-    @cached_property
-    def slowest(self) -> float:
-        """Return how many times the mean the answers of the class with the longest ones take."""
-        means = {}
-        for one in self.classes:
-            drawn = Random(f"answers of {one.name}")
-            means[one.name] = sum(one.output.draw(drawn) for _ in range(SAMPLE)) / SAMPLE
-        return max(means.values()) / sum(self.share_of(name) * mean for name, mean in means.items())
+        return self.sessions is not None or self.conversations.have_turns
 
     @property
-    def mean_think(self) -> float:
-        """Return the seconds of a conversation in which its next turn is not sent yet."""
-        each = ((one, self._turns[one.name] - 1) for one in self.classes)
-        return sum(self._shares[one.name] * max(0.0, turns) * one.sessions.think_s for one, turns in each)
+    def slowest(self) -> float:
+        """Return how many times the mean the answers of the class with the longest ones take."""
+        return self.conversations.slowest
 
     def share_of(self, name: str) -> float:
         """Return the share of a class in the requests."""
-        return self._shares[name] * self._turns[name] / self.mean_turns if name else 1.0
-
-    def program_share(self, name: str) -> float:
-        """Return how many programs, conversations of several turns, a request of a class has; "": of all."""
-        several = sum(self._shares[one.name] for one in self.classes if name in ("", one.name) and one.sessions.several)
-        return several / self.mean_turns
-
-    def thinking(self, name: str) -> float:
-        """Return the mean seconds between the answers and the next turns of a conversation of a class."""
-        one = next(one for one in self.classes if one.name == name)
-        return max(0.0, self._turns[name] - 1) * one.sessions.think_s
-
-    def session_seconds(self, e2e: float) -> float:
-        """Return how long a conversation is open. e2e: seconds of an answer."""
-        return self.mean_think + self.mean_turns * e2e
-
-    def sessions_at(self, rate: float, e2e: float) -> float:
-        """Return the conversations that are open at once, by Little's law."""
-        return rate / self.mean_turns * self.session_seconds(e2e)
+        return self.conversations.share_of_requests(name) if name else 1.0
 
     def with_sessions(self, e2e: float) -> Mixed:
         """Return the demand at the rate at which the conversations that are asked for are open."""
         if self.sessions is None:
             return self
-        return replace(self, rate=self.sessions * self.mean_turns / max(1e-9, self.session_seconds(e2e)))
+        return replace(self, rate=self.conversations.rate(self.sessions, e2e))
 
     def started(self, e2e: float) -> Mixed:
         """Return the demand whose workloads begin with the conversations that are open then. e2e: seconds of an answer
@@ -174,23 +131,24 @@ class Mixed:
             return rate
         if self.sessions is None:
             return sent
-        return self._open(rate, self.e2e) * self.mean_turns / max(1e-9, self.session_seconds(e2e))
+        return self.conversations.rate(self._open(rate, self.e2e), e2e)
 
     def _open(self, rate: float, e2e: float) -> int:
         """Return the conversations that a workload begins with."""
-        return max(1, round(self.sessions_at(rate, e2e)))
+        return max(1, round(self.conversations.open_at(rate, e2e)))
 
     def too_many_open(self) -> WorkloadError:
         """Return the error that as many conversations as are asked for are not simulated on one engine."""
-        asked = f"--rate is {self.rate / self.mean_turns:,.4g} conversations/s"
-        number, lower = self.sessions_at(self.rate, 0.0), "--rate"
+        asked = f"--rate is {self.rate / self.conversations.mean_turns:,.4g} conversations/s"
+        number, lower = self.conversations.open_at(self.rate, 0.0), "--rate"
         if self.sessions is not None:
             asked, number, lower = f"--sessions is {self.sessions:,.0f}", self.sessions, "--sessions"
+        turns = self.conversations.mean_turns
         return WorkloadError(
-            f"{asked}, so that {number:,.0f} conversations of {self.mean_turns:,.3g} turns or more would be open at "
-            f"once, and with more than {MAX_OPEN:,} open turns nothing is simulated. Give a lower {lower}, a shorter "
-            "--think (think_s of a class), or, as nothing stays cached for so long, single requests of the whole "
-            "prompt without --turns."
+            f"{asked}, so that {number:,.0f} conversations of {turns:,.3g} turns or more would be open at once, and "
+            f"with more than {MAX_OPEN:,} open turns nothing is simulated. Give a lower {lower}, a shorter --think "
+            "(think_s of a class), or, as nothing stays cached for so long, single requests of the whole prompt "
+            "without --turns."
         )
 
     def settling(self, rate: float, residents: float, cold: float) -> float:
@@ -206,8 +164,8 @@ class Mixed:
         if not self.waits_for_answers:
             return seen
         e2e = self.slower * residents / rate
-        cycles = SETTLED * self.session_seconds(e2e) / self.mean_turns
-        return max(seen, rate * (cycles + SETTLED * self.sessions_at(rate, e2e) * cold))
+        cycles = SETTLED * self.conversations.seconds(e2e) / self.conversations.mean_turns
+        return max(seen, rate * (cycles + SETTLED * self.conversations.open_at(rate, e2e) * cold))
 
     @property
     def cached_after(self) -> float:
@@ -217,7 +175,7 @@ class Mixed:
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
         """Draw requests for one replica; raise WorkloadError where conversations are longer than the model takes."""
-        begun = rate / self.mean_turns
+        begun = rate / self.conversations.mean_turns
         coming = arrivals(begun, self.gap_variation) if self.gap_variation else Constant(begun)
         if self.e2e is not None:
             return self._started_workload(rate, requests, seed, coming, self.e2e)
@@ -233,11 +191,11 @@ class Mixed:
         chance, within the time between two turns; nothing is sent after its last one begins. Where so many are open all
         the time, each that ends makes room for another."""
         seconds = requests / rate
-        number, cycle = self._open(rate, e2e), self.session_seconds(e2e) / self.mean_turns
-        begun = math.ceil(rate / self.mean_turns * seconds)
+        number, cycle = self._open(rate, e2e), self.conversations.seconds(e2e) / self.conversations.mean_turns
+        begun = math.ceil(rate / self.conversations.mean_turns * seconds)
         if self.sessions is not None:
             begun = number + math.ceil(SPARE * begun)
-        drawn = math.ceil(1.2 * (number + begun) * self.mean_turns) + requests
+        drawn = math.ceil(1.2 * (number + begun) * self.conversations.mean_turns) + requests
         classes = [self._scaled(one) for one in self.classes]
         made = synthesize(classes, arrivals=Constant(1.0), requests=drawn, seed=seed)
         entries, notes = _within(made.entries, self.longest, self.stretch == self.prompt_stretch == 1)

@@ -56,7 +56,7 @@ def check_programs(slos: Sequence[Slo], demand: Demand) -> None:
             )
         assert isinstance(demand, Mixed)
         classes = [one for one in demand.classes if slo.traffic in ("", one.name)]
-        thinking = max(demand.thinking(one.name) for one in classes)
+        thinking = max(demand.conversations.think_seconds(one) for one in classes)
         if thinking > slo.limit and slo.share >= 0.5:
             raise SloError(
                 f"--slo has {slo}, but the time between an answer and the next call (--think) alone takes "
@@ -67,7 +67,7 @@ def check_programs(slos: Sequence[Slo], demand: Demand) -> None:
 def program_share(demand: Demand, slo: Slo) -> float:
     """Return the programs that an SLO is about, as a share of all requests; 0: there are none, or they are recorded at
     times that no answer moves."""
-    return demand.program_share(slo.traffic) if isinstance(demand, Mixed) else 0.0
+    return demand.conversations.programs_per_request(slo.traffic) if isinstance(demand, Mixed) else 0.0
 
 
 def max_seconds(slos: Sequence[Slo]) -> float:

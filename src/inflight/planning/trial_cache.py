@@ -9,6 +9,7 @@ import hashlib
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,8 @@ class TrialCache:
 
 def demand_digest(demand: Demand) -> bytes:
     """Return a digest of a demand, which stands for it among a trial's inputs: a long trace is read once."""
-    return hashlib.sha256(pickle.dumps(demand, protocol=5)).digest()
+    given = [getattr(demand, one.name) for one in fields(demand)]
+    return hashlib.sha256(pickle.dumps((type(demand), given), protocol=5)).digest()
 
 
 def default_cache() -> TrialCache | None:
