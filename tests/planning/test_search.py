@@ -114,6 +114,20 @@ def test_answers_that_come_whole_have_gaps_of_no_time() -> None:
     assert found.met is not None and found.met.rate < 20 <= found.missed.rate  # type: ignore[union-attr]
 
 
+def test_what_misses_the_slos_asks_for_as_much_more_as_what_meets_them_sends() -> None:
+    """Open conversations send more than they were drawn for, but not where their answers are late."""
+    queue = Queue(10.0)
+
+    def sends_more(rate: float) -> Trial:
+        found = queue(rate)
+        return replace(found, rate=1.2 * rate) if found.met else found
+
+    found = find_capacity(sends_more, 8.0)
+    assert found.met is not None and found.missed is not None
+    assert found.met.rate == pytest.approx(1.2 * 9.0, rel=0.1)
+    assert found.met.rate < found.missed.rate <= 1.1 * found.met.rate * 1.001
+
+
 def test_a_candidate_that_is_not_worth_it_is_given_up_at_once() -> None:
     queue = Queue(10.0)
     found = find_capacity(queue, 9.5, worth=9.5)

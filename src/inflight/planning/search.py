@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inflight.planning.simulation import Trial
 
@@ -95,8 +95,17 @@ def find_capacity(
             max_trials, closing = max_trials + closing, 0
         is_last = trickle and True not in sides and number >= max_trials - 2
         rate = lowest if is_last else _next(sides, was_met, repeated, guess, ceiling)
-    met, missed = sides.get(True), sides.get(False)
-    return Capacity(met and met[1], missed and missed[1], number)
+    return _capacity(sides, number)
+
+
+def _capacity(sides: dict[bool, tuple[float, Trial]], trials: int) -> Capacity:
+    """Return both sides. Open conversations may send more than they were drawn for, and less where answers are late:
+    those that missed the SLOs are said to ask for as much more as those that met them sent."""
+    if len(sides) < 2:
+        found = {was_met: trial for was_met, (_, trial) in sides.items()}
+        return Capacity(found.get(True), found.get(False), trials)
+    (drawn, met), (rate, missed) = sides[True], sides[False]
+    return Capacity(met, replace(missed, rate=max(missed.rate, rate * met.rate / drawn)), trials)
 
 
 def _next(sides: dict[bool, tuple[float, Trial]], was_met: bool, repeated: int, guess: float, ceiling: float) -> float:
