@@ -16,7 +16,7 @@ from inflight.planning.demand import traffic_of
 from inflight.planning.layouts import CHUNKED, DISAGGREGATED, Layout, LayoutNeed
 from inflight.planning.limits import limit_cost
 from inflight.planning.machine import Hardware, Machine
-from inflight.planning.planned_load import confirmed
+from inflight.planning.planned_load import confirmed, confirmed_rate
 from inflight.planning.ranking import ranked, ranked_on
 from inflight.planning.rendering import sentence
 from inflight.planning.runner_up import Rivals, confirmed_others, runner_up
@@ -253,4 +253,32 @@ def test_each_further_trial_of_what_looks_cheaper_has_more_replicas(monkeypatch:
 
     monkeypatch.setattr(TrialRunner, "run", run)
     found = confirmed(runner, 100, replace(best, rate=runner.question.demand.rate / 4))
-    assert tried == pytest.approx([4, 5, 6, 7, 10]) and found.rate == 0.0
+    assert tried == pytest.approx([4, 5, 6, 8, 12]) and found.rate == 0.0
+
+
+def test_trials_that_miss_the_slos_by_chance_do_not_lead_far_below_the_limit() -> None:
+    """Where latency hardly rises with the rate, a percent of it is as much as chance, and a line through all counts."""
+    best = measured("ttft=900(p99)")[1].capacity.met
+    assert best is not None
+    slo, tried = next(iter(best.values)), list[float]()
+
+    def unlucky(rate: float) -> Trial:
+        tried.append(rate)
+        late = 1.02 if len(tried) < 4 else 0.99
+        return replace(best, rate=rate, values={slo: late * slo.limit * (rate / 5.0) ** 0.9})
+
+    found = confirmed_rate(5.0, unlucky)
+    assert found.rate == tried[-1] >= 4.5 and found.missed is not None
+
+
+def test_a_rate_may_rest_on_trials_that_all_missed_the_slos_by_a_little() -> None:
+    best = measured("ttft=900(p99)")[1].capacity.met
+    assert best is not None
+    slo = next(iter(best.values))
+
+    def unlucky(rate: float) -> Trial:
+        return replace(best, rate=rate, values={slo: max(1.001, rate / 5.0) * slo.limit})
+
+    found = confirmed_rate(5.2, unlucky)
+    assert found.met is not None and 4.5 < found.rate < 5.0
+    assert confirmed_rate(50.0, lambda rate: replace(best, rate=rate, values={slo: 2 * slo.limit})).rate == 0.0

@@ -19,7 +19,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import WIDEST_STEP, Machine
-from inflight.planning.planned_load import confirmed_rate, longer_step, thorough
+from inflight.planning.planned_load import confirmed_rate, thorough
 from inflight.planning.proposal import budgets_of, early_end, rows_for_decodes
 from inflight.planning.rendering import sentence
 from inflight.planning.search import find_capacity
@@ -222,7 +222,7 @@ def confirmed_need(runner: TrialRunner, need: LayoutNeed) -> LayoutNeed:
     def trial(rate: float) -> Trial:
         return load.run_at(candidate, rate, topology, layout.config)
 
-    kept = confirmed_rate(need.rate, trial, longer_step)
+    kept = confirmed_rate(need.rate, trial)
     if kept.missed is None:
         return need
     return replace(need, met=kept.met, missed=kept.missed)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from inflight.planning.engine_config import EngineConfig
+from inflight.planning.fitted_limit import fitted_limit
 from inflight.planning.load import balanced_load, conversations_of
 from inflight.planning.parallel import run_ahead
 from inflight.planning.simulation import Topology, Trial
@@ -24,6 +25,7 @@ from inflight.planning.sizing import (
 HARDER = 4  # times that replicas are added for a harder seed
 LOWER = 10  # times that so many GPUs get fewer requests: a low lane may fall behind far below what a short trial shows
 CONFIRMED = 5  # rates, or numbers of replicas, with which a candidate is tried
+SLIGHTLY = 1.01  # factor between two of these rates, at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,9 @@ def planned_replicas(load: PlannedLoad, best: Candidate) -> tuple[Question, Cand
     return question, replace(one, pooled=min(one.pooled, replicas)), replicas, trial
 
 
-def _more(replicas: int, step: int = 0) -> int:
-    """Return the replicas to try where so many are too few. step: how often more were tried; each goes further."""
-    return max(replicas + 1, round(math.pow(HARDER_BY, 2**step) * replicas))
+def _more(replicas: int) -> int:
+    """Return the replicas to try where so many are too few."""
+    return max(replicas + 1, round(HARDER_BY * replicas))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,8 @@ class Confirmed:
 def confirmed_rate(
     rate: float,
     trial: Callable[[float], Trial],
-    lower: Callable[[float, int], float],
     *,
+    whole: Callable[[float, float], float] = lambda below, rate: below,
     is_clear: Callable[[float], bool] = lambda rate: False,
 ) -> Confirmed:
     """Find a rate with which the SLOs are kept under the planned load. That of a search is of short trials with another
@@ -126,23 +128,38 @@ def confirmed_rate(
     Args:
         rate: Of the search.
         trial: Runs a trial of the planned load at a rate.
-        lower: The next rate after one that missed the SLOs, in a number of trials before.
+        whole: The rate of a whole number of engines, from one that is lower than another, and that one.
         is_clear: Whether a rate changes no decision, so that no trial is needed.
     """
-    missed = None
-    for step in range(CONFIRMED):
+    tried: list[Trial] = []
+    while True:
+        missed = tried[-1] if tried else None
         if is_clear(rate):
             return Confirmed(rate, None, missed)
+        if len(tried) == CONFIRMED:
+            return _by_all(tried)
         found = trial(rate)
         if found.met:
             return Confirmed(rate, found, missed)
-        missed, rate = found, lower(rate, step)
-    return Confirmed(rate if is_clear(rate) else 0.0, None, missed)
+        tried.append(replace(found, rate=rate))
+        rate = whole(_lower(tried), rate)
 
 
-def longer_step(rate: float, step: int) -> float:
-    """Return a lower rate, in longer steps each time."""
-    return rate / math.pow(HARDER_BY, 2**step)
+def _lower(tried: Sequence[Trial]) -> float:
+    """Return the next rate after trials that all missed the SLOs: where a line through them says, but no further than a
+    step that is longer each time."""
+    rate = tried[-1].rate
+    furthest = rate / math.pow(HARDER_BY, 2 ** (len(tried) - 1))
+    return furthest if tried[-1].is_exhausted else max(furthest, min(rate / SLIGHTLY, fitted_limit(tried).limit))
+
+
+def _by_all(tried: Sequence[Trial]) -> Confirmed:
+    """Return the rate that a line through all trials says, each of which missed the SLOs by a little; 0 where it is far
+    below them."""
+    found = fitted_limit(tried)
+    if tried[-1].is_exhausted or found.limit < tried[-1].rate / HARDER_BY:
+        return Confirmed(0.0, None, tried[-1])
+    return Confirmed(found.limit, found.at(found.limit), tried[-1])
 
 
 def thorough(runner: TrialRunner) -> PlannedLoad:
@@ -166,16 +183,15 @@ def confirmed(runner: TrialRunner, gpus: int | None, found: Candidate) -> Candid
     def at(rate: float) -> Candidate:
         return replace(found, rate=rate)
 
-    def lower(rate: float, step: int) -> float:
-        if question.gpus is not None:
-            return longer_step(rate, step)
+    def whole(below: float, rate: float) -> float:
         # A little lower rate would often be that of as many replicas.
-        return question.demand.rate / _more(_replicas(at(rate), question), step)
+        replicas = max(_replicas(at(rate), question) + 1, _replicas(at(below), question))
+        return below if question.gpus is not None else question.demand.rate / replicas
 
     kept = confirmed_rate(
         found.rate,
         lambda rate: _trial(runner, at(rate)),
-        lower,
+        whole=whole,
         is_clear=lambda rate: gpus is not None and not _is_better(at(rate), gpus, question),
     )
     return at(kept.rate)
