@@ -39,8 +39,8 @@ from inflight.planning.trial_cache import TrialCache
 from inflight.planning.warnings import warnings
 
 CLOSE = 1.1  # times as cheap that another machine must be to be preferred to the one that looked best
-SEARCH = 5.0  # usual trials of a search
-PLANNED = "the planned load"
+PLANNED, SETTLING = "the planned load", "trials several times as long near its rate"
+SEARCH, PLANNED_WORK, SETTLING_WORK = 5.0, 2.0, 8.0  # of these stages, in usual trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Plan:
         demand = self.question.demand
         if not isinstance(demand, Mixed) or not demand.waits_for_answers:
             return None
-        return demand.sessions or demand.sessions_at(demand.rate, self.trial.summary.e2e.mean or 0.0)
+        return demand.sessions or demand.conversations.open_at(demand.rate, self.trial.summary.e2e.mean or 0.0)
 
     @property
     def gpus(self) -> int:
@@ -189,7 +189,7 @@ def plan(
         raise PlanError(unfit)
     question, traffic, found = _expected(question)
     runner = TrialRunner(question, traffic, cache)
-    stages = Stages({**{_search_of(one): SEARCH for one in found[: sizing.SIMULATED]}, PLANNED: 2.0}, progress)
+    stages = _stages(question, found, fast, progress)
     with running_ahead(runner, found, 1 if fast or strategies else workers):
         measured = _measure(runner, found, stages, fast)
     usable = [one for one in measured if one.rate]
@@ -204,7 +204,9 @@ def plan(
     if first is not None:
         first(answer)
     seconds = stages.seconds_per_trial
-    answer = _settled(runner, answer, workers)
+    if answer.question.takes_long_trials:
+        stages.begin(SETTLING)
+        answer = _settled(runner, answer, workers)
     runner = runner.asking(answer.question)
     known = [answer.chosen.machine, *(one.machine for one in others if one.capacity.met is not None)]
     untried = [one for one in found if all(one.machine is not machine for machine in known)]
@@ -318,6 +320,14 @@ def _no_higher_than(answer: Plan, changes: Sequence[outlook.Change]) -> Plan:
         bottleneck=bottleneck(chosen, answer.trial, answer.traffic),
         warnings=warnings(answer.question, answer.traffic, chosen, answer.trial, answer.replicas),
     )
+
+
+def _stages(question: Question, found: Sequence[Candidate], fast: bool, progress: Progress) -> Stages:
+    """Return the stages before the answer is refined."""
+    work = dict.fromkeys(map(_search_of, found[: sizing.SIMULATED]), SEARCH) | {PLANNED: PLANNED_WORK}
+    if question.takes_long_trials and not fast:
+        work[SETTLING] = SETTLING_WORK
+    return Stages(work, progress)
 
 
 def _search_of(candidate: Candidate) -> str:
