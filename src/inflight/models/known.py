@@ -61,8 +61,10 @@ def _known(asked: str) -> ModelSpec | None:
     """Find a name, a hub id or a tag, with what publishers add to it, and with its format of weights."""
     given = model_name(asked, _names()["formats"])
     known = next((_compact_names()[key] for key in map(compact, given.spellings) if key in _compact_names()), None)
-    if known is None or given.quantization is None:
-        return None if known is None else known_model(known)
+    if known is None:
+        return None
+    if given.quantization is None or (given.is_usual and known_model(known).head is None):
+        return known_model(known)
     data = _config(known)
     own = data.get("quantization_config", {}).get("quant_method")
     if own == "mxfp4" and given.weights != "nvfp4":  # its files in other formats keep experts in it, too

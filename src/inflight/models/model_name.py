@@ -14,16 +14,19 @@ _ADDED = re.compile(
     r"|v\d(\.\d)?|\d{4}))$"
 )
 _GGUF = re.compile(r"(?P<plain>.+?)(-gguf)?([-.](ud-)?(?P<type>i?q(?P<bits>[1-8])(_\w+|$)))?(?P<end>-gguf)?")
-_USUAL = ("q4_k_m", 4)  # of a GGUF repository whose name has no type: llama.cpp and ollama take this one
+_USUAL = ("q4_k_m", 4)  # of a GGUF repository or a tag of ollama that names no type: llama.cpp and ollama take this one
+_PLAIN = re.compile(r"-(b?f16|fp16|f32)$")  # ends of tags whose files are not quantized
 
 
 class ModelName(Struct, frozen=True):
     """plain: without its format of weights. weights: that format, "" where the name has none. quantization: its
-    `quantization_config`."""
+    `quantization_config`. is_usual: whether the name is a tag of ollama that names no format: models that generate text
+    usually have this one there."""
 
     plain: str
     weights: str = ""
     quantization: Mapping[str, Any] | None = None
+    is_usual: bool = False
 
     @property
     def spellings(self) -> Iterable[str]:
@@ -51,8 +54,13 @@ def model_name(given: str, formats: Mapping[str, Mapping[str, Any]]) -> ModelNam
         config = {key: value for key, value in formats[ends[end]].items() if key != "spelled"}
         return ModelName(name.removesuffix(f"-{end}"), ends[end], config)
     found = _GGUF.fullmatch(name)
-    if found is None or not (found["type"] or name.endswith("-gguf")):
-        return ModelName(name)
-    kind, bits = (found["type"], int(found["bits"])) if found["type"] else _USUAL
-    # beside its bits a weight has a share of its block's scale
-    return ModelName(found["plain"], kind, {"quant_method": "gguf", "bits": bits, "element_bytes": (bits + 0.5) / 8})
+    if found is not None and (found["type"] or name.endswith("-gguf")):
+        kind, bits = (found["type"], int(found["bits"])) if found["type"] else _USUAL
+        return ModelName(found["plain"], kind, _gguf(bits))
+    is_tag = ":" in given and "/" not in given and _PLAIN.search(name) is None
+    return ModelName(name, _USUAL[0], _gguf(_USUAL[1]), is_usual=True) if is_tag else ModelName(name)
+
+
+def _gguf(bits: int) -> Mapping[str, Any]:
+    """Describe weights of this many bits, each with its share of its block's scale."""
+    return {"quant_method": "gguf", "bits": bits, "element_bytes": (bits + 0.5) / 8}
