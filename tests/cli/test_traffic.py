@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
 
 from inflight.cli.bench_options import share_of
-from inflight.cli.demand import DemandOptions, PlannedDemandOptions, demand_of
+from inflight.cli.demand import DemandOptions, PlannedDemandOptions, classes_of, demand_of
 from inflight.cli.traffic import arrivals_of
 from inflight.metrics.slo import SloError
-from inflight.planning.demand import Drawn
+from inflight.planning.demand import Drawn, Traced
 from inflight.workload.arrivals import Gamma, Poisson
 
 
@@ -33,6 +35,19 @@ def test_options_of_a_plan_alone_are_those_of_no_other_verb() -> None:
     with pytest.raises(click.UsageError, match="--rate and --gpus both say"):
         demand_of(PlannedDemandOptions(rate=3.0, gpus=2, **lengths), 1000)
     assert DemandOptions(rate=3.0, **lengths).gpus is DemandOptions(rate=3.0, **lengths).sessions is None
+
+
+def test_vectors_have_no_tokens_in_traces_and_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, classes = tmp_path / "trace.csv", tmp_path / "classes.toml"
+    trace.write_text("timestamp,input_length,output_length\n0,100,50\n1,200,250\n", encoding="utf-8")
+    classes.write_text("[classes.a]\nshare = 1\ninput = 200\noutput = 30\nmax_tokens = 90\n", encoding="utf-8")
+    recorded = demand_of(DemandOptions(trace=trace), 1000, is_pooled=True)
+    assert isinstance(recorded, Traced) and {one.output_tokens for one in recorded.trace.entries} == {1}
+    assert "Recorded answers were left out" in recorded.trace.notes[-1]
+    asked = DemandOptions(classes=classes, rate=5.0)
+    mixed = demand_of(asked, 1000, classes_of(asked), is_pooled=True)
+    assert {(one.output_tokens, one.max_tokens) for one in mixed.workload(5.0, 20, 0).entries} == {(1, 1)}
+    assert "Answers of --classes are left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

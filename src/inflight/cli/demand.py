@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from inflight.cli.summary import show
 from inflight.cli.traffic import (
     answer_lengths_setting,
     arrivals_of,
@@ -26,7 +27,7 @@ from inflight.cli.traffic import (
 )
 from inflight.config.setting import at_least, check_settings, option, setting
 from inflight.metrics.slo import Slo, SloError, parse_slos
-from inflight.planning.demand import LANES, Demand, Drawn, Traced, fitting, in_planned_lanes
+from inflight.planning.demand import LANES, Demand, Drawn, Traced, fitting, in_planned_lanes, without_answers
 from inflight.planning.mixture import Mixed, steady_rate
 from inflight.planning.traffic import analyze_arrivals
 from inflight.workload.arrivals import Arrivals, Constant, Poisson
@@ -128,7 +129,9 @@ def demand_of(
     _check(asked)
     coming = _arrivals(asked)
     if asked.trace is not None:
-        trace = in_planned_lanes(fitting(load(asked.trace).workload(asked.trace.name), max_tokens))
+        recorded = load(asked.trace).workload(asked.trace.name)
+        recorded = without_answers(recorded) if is_pooled else recorded
+        trace = in_planned_lanes(fitting(recorded, max_tokens))
         given = None if coming is None else steady_rate(coming)
         rate = analyze_arrivals(trace).peak_rate if given is None else given[0]
         retimed = None if asked.arrivals is None or given is None else given[1] or REGULAR
@@ -137,7 +140,7 @@ def demand_of(
         _check_lanes(classes)
         if asked.gpus is not None and any(one.share is not None for one in classes):
             coming = Poisson(UNKNOWN_RATE)
-        return Mixed.of(classes, coming, max_tokens)
+        return Mixed.of(_without_answers(classes) if is_pooled else classes, coming, max_tokens)
     if is_pooled:
         asked = replace(asked, output_tokens=_no_answers(asked))
     _check_complete(asked, coming)
@@ -159,6 +162,11 @@ def _no_answers(asked: DemandOptions) -> str:
             "--output-tokens is of answers, and this model answers with vectors, which have no tokens; leave it out."
         )
     return "1"
+
+
+def _without_answers(classes: Sequence[TrafficClass]) -> list[TrafficClass]:
+    show("Answers of --classes are left out: the model answers with vectors, so that a request ends with its text.")
+    return [replace(one, output=Fixed(1), max_tokens=None) for one in classes]
 
 
 def _arrivals(asked: DemandOptions) -> Arrivals | None:

@@ -248,6 +248,15 @@ def in_planned_lanes(trace: Workload) -> Workload:
     return replace(trace, entries=entries, notes=(*trace.notes, note))
 
 
+def without_answers(trace: Workload) -> Workload:
+    """Return the trace for a model that answers with vectors: each request ends with its text, and a note says so."""
+    if all(one.output_tokens <= 1 for one in trace.entries):
+        return trace
+    note = "Recorded answers were left out: the model answers with vectors, so that a request ends with its text."
+    entries = tuple(replace(one, output_tokens=1, max_tokens=None) for one in trace.entries)
+    return replace(trace, entries=entries, notes=(*trace.notes, note))
+
+
 def with_targets(workload: Workload, targets: Targets) -> Workload:
     """Return the workload with these targets for each request, for goodput."""
     return replace(workload, entries=tuple(replace(one, targets=targets) for one in workload.entries))
