@@ -110,6 +110,11 @@ class EngineLink:
         await asyncio.wait((self._connecting,))
         return None if self._is_lost else self._connecting.result()
 
+    async def once_connected(self) -> ServedEngine | None:
+        """Return the model when connecting has ended; None where it has failed, or the engine has ended."""
+        await asyncio.wait((self._connecting,))
+        return self.served
+
     def lose(self, sentence: str) -> ServedEngine | None:
         """End the calls of an engine that has ended, with this reason; return the model, if it was connected."""
         served, self._is_lost = self.served, True

@@ -126,8 +126,7 @@ class PooledModels:
         for status in await self._ask(AskModels):
             if (model := self._models.get(status.name)) is None:
                 continue  # it has come, or gone, meanwhile
-            link = self._links.get(status.name)
-            served = None if link is None else link.served
+            served = await self._served(status)
             found += [
                 ListedModel(name, model.name, None, served, status, model.path, model.is_found) for name in model.names
             ]
@@ -185,6 +184,14 @@ class PooledModels:
         answer = await self._replies.ask(lambda number: self._send(question(number)))
         assert isinstance(answer, ModelStatuses)
         return answer.statuses
+
+    async def _served(self, status: ModelStatus) -> ServedEngine | None:
+        """Return a model that is in memory, even where this process connects to its engine later than others; None
+        where it is not, or cannot be served here."""
+        link = self._links.get(status.name)
+        if link is None or status.state != "loaded":
+            return None if link is None else link.served
+        return await link.once_connected()
 
     async def _connected(self, acquired: Acquired) -> ServedEngine:
         """Return the model when this process is connected to its engine. Raises ApiError."""
