@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,10 +12,14 @@ from inflight.metrics.slo import parse_slos
 from inflight.models.known import read_model
 from inflight.planning.machine import Hardware
 from inflight.planning.misfit import NEAREST, does_not_fit, unfit_comparison
+from inflight.planning.mixture import Mixed
 from inflight.planning.parallelisms import machines_for
 from inflight.planning.plan import Plan, PlanError, as_text, plan
 from inflight.planning.sizing import LayoutQuestion, Question
 from inflight.simulate.hardware import find_gpu
+from inflight.workload.arrivals import Poisson
+from inflight.workload.classes import SharedPrefixes, TrafficClass
+from inflight.workload.lengths import Fixed
 
 from .builders import drawn, machine
 
@@ -55,12 +60,27 @@ def test_only_formats_of_fewer_bits_are_advised(formats: dict[str, Any], advice:
 def test_comparisons_that_have_no_meaning_for_a_model_are_refused_before_anything_is_simulated() -> None:
     hardware = Hardware(model=replace(read_model("qwen3-embedding-0.6b"), head=None), gpu=find_gpu("l4"))
     vectors, states = hardware.machine(1, 1000.0), machine(state_snapshots=4)
-    assert not unfit_comparison([machine()], drafts=True, layouts=True)
-    assert "answers with vectors, which have none" in unfit_comparison([vectors], drafts=True, layouts=False)
-    assert "cannot be taken back" in unfit_comparison([states], drafts=True, layouts=False)
-    assert not unfit_comparison([vectors, states], drafts=False, layouts=False)
+    encoder = Hardware(model=read_model("bge-m3"), gpu=find_gpu("l4")).machine(1, 1000.0)
+    unfit = partial(unfit_comparison, drafts=False, layouts=False, strategies=False)
+    assert not unfit([machine()], drafts=True, layouts=True, strategies=True)
+    assert "answers with vectors, which have none" in unfit([vectors], drafts=True)
+    assert "cannot be taken back" in unfit([states], drafts=True)
+    assert not unfit([vectors, states], strategies=True)
+    assert "each text is computed in one step" in unfit([encoder], strategies=True)
     with pytest.raises(PlanError, match="--compare-layouts is about prompts beside answers in progress"):
         plan(Question(machines=[vectors], demand=drawn(), layouts=LayoutQuestion(lambda machine: None)))
+
+
+def test_an_encoder_finds_no_prefix_cached() -> None:
+    """Its tokens see those behind them, so that no prefix is the same in two texts."""
+    encoder = Hardware(model=read_model("bge-m3"), gpu=find_gpu("l4")).machine(1, 600.0)
+    prefix = SharedPrefixes(system_tokens=512)
+    texts = TrafficClass(name="", share=1.0, input=Fixed(60), output=Fixed(1), prefix=prefix)
+    asked = Question(machines=[encoder], demand=Mixed.of([texts], Poisson(20.0)), requests=(60, 120, 240))
+    found = plan(asked, fast=True)
+    assert isinstance(found, Plan)
+    assert found.traffic.shared == found.trial.cached == 0.0
+    assert found.traffic.fresh.mean == found.traffic.input_mean == 572
 
 
 def test_a_plan_of_vectors_speaks_of_no_answers_in_progress() -> None:

@@ -214,11 +214,11 @@ class Traced(SingleRequests):
 Demand = Drawn | Traced | Mixed
 
 
-def traffic_of(demand: Demand) -> Traffic:
-    """Return the figures of the whole demand, from a sample at its own rate."""
+def traffic_of(demand: Demand, *, caches: bool = True) -> Traffic:
+    """Return the figures of the whole demand, from a sample at its own rate. caches: whether engines cache prefixes."""
     first = math.ceil(demand.cached_after)
     workload = demand.workload(demand.rate, first + demand.sample_requests(SAMPLE), 0)
-    return analyze_traffic(workload, cached_after=first)
+    return analyze_traffic(workload, cached_after=first, caches=caches)
 
 
 def fitting(trace: Workload, max_tokens: int) -> Workload:

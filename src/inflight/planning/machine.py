@@ -10,7 +10,6 @@ from inflight.core.types.features import Features
 from inflight.core.types.kv_blocks import max_blocks, max_sequence_tokens
 from inflight.core.types.plan import Capacity
 from inflight.core.types.sampling import DEFAULT_RANK
-from inflight.models.mixers.attention import Attention
 from inflight.models.spec import ModelSpec
 from inflight.planning.memory import MemoryBudget, max_concurrent_sequences
 from inflight.simulate.efficiency import Case
@@ -78,11 +77,8 @@ class Machine:
 
     @property
     def is_encoder_only(self) -> bool:
-        """Whether a token sees those behind it too, so that a text is computed in one step."""
-        if not isinstance(self.model, Roofline):
-            return False
-        mixers = (layer.mixer for layer in self.model.spec.layers)
-        return any(isinstance(one, Attention) and not one.causal for one in mixers)
+        """Whether a token sees those behind it too, so that a text is computed in one step, and no prefix is cached."""
+        return isinstance(self.model, Roofline) and self.model.spec.encoder_only
 
     @property
     def on_gpu(self) -> bool:
@@ -128,7 +124,13 @@ class Machine:
         host = (self.host_blocks, self.copy_seconds) if swaps else (0, 0.0)
         sizes = (self.blocks, self.block_size, rows, self.max_model_len, VOCABULARY, *host)
         snapshots, state_blocks = self.state_snapshots, self.state_blocks
-        return Capacity(*sizes, windows=self.windows, state_snapshots=snapshots, state_blocks=state_blocks)
+        return Capacity(
+            *sizes,
+            windows=self.windows,
+            state_snapshots=snapshots,
+            state_blocks=state_blocks,
+            encoder_only=self.is_encoder_only,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

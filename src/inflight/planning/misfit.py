@@ -22,19 +22,21 @@ def does_not_fit(machines: Sequence[Machine], longest: int) -> str:
     return sentence("does_not_fit", **values, remedies=_remedies(nearest[0]))
 
 
-def unfit_comparison(machines: Sequence[Machine], *, drafts: bool, layouts: bool) -> str:
+def unfit_comparison(machines: Sequence[Machine], *, drafts: bool, layouts: bool, strategies: bool) -> str:
     """Return why a comparison that is asked for has no meaning for the model; "" where each has one.
 
     Args:
         machines: Of the model.
-        drafts, layouts: Whether speculation is tried, and layouts are compared.
+        drafts, layouts, strategies: Whether speculation is tried, and layouts or strategies are compared.
     """
     pooled = all(one.is_pooled for one in machines)
     if drafts and pooled:
         return sentence("no_drafts_of_vectors")
     if drafts and any(one.state_snapshots for one in machines):
         return sentence("no_drafts_with_states")
-    return sentence("no_layouts_of_vectors") if layouts and pooled else ""
+    if layouts and pooled:
+        return sentence("no_layouts_of_vectors")
+    return sentence("no_strategies_of_encoders") if strategies and any(one.is_encoder_only for one in machines) else ""
 
 
 def _nearness(machine: Machine) -> tuple[float, float, int]:

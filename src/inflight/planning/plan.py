@@ -11,7 +11,6 @@ from inflight.planning import outlook, sizing
 from inflight.planning.autoscaling import Autoscaling
 from inflight.planning.bottleneck import Bottleneck, bottleneck
 from inflight.planning.costs import Cost, autoscaling_of, cost_of, spot_of
-from inflight.planning.demand import traffic_of
 from inflight.planning.energy import Energy, energy_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.engine_options import EngineOptions, engine_options, vllm_options
@@ -184,7 +183,10 @@ def plan(
             meaning for the model.
     """
     if unfit := unfit_comparison(
-        question.machines, drafts=question.drafts is not None, layouts=question.layouts is not None
+        question.machines,
+        drafts=question.drafts is not None,
+        layouts=question.layouts is not None,
+        strategies=strategies,
     ):
         raise PlanError(unfit)
     question, traffic, found = _expected(question)
@@ -220,14 +222,14 @@ def plan(
 def _expected(question: Question) -> tuple[Question, Traffic, list[Candidate]]:
     """Return the question with the load that the closed form expects, where it names none, its traffic, and the
     machines that hold it. Raises PlanError."""
-    traffic = traffic_of(question.demand)
+    traffic = question.traffic_of(question.demand)
     found = sizing.candidates(question, traffic)
     if not found:
         raise PlanError(too_few_gpus(question) or does_not_fit(question.machines, traffic.longest))
     expected = expected_load(question, found, traffic)
     if expected is question:
         return question, traffic, found
-    traffic = traffic_of(expected.demand)
+    traffic = expected.traffic_of(expected.demand)
     return expected, traffic, sizing.candidates(expected, traffic)
 
 

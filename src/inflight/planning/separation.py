@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from inflight.planning.demand import traffic_of
 from inflight.planning.mixture import Mixed
 from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, measure
 
@@ -36,7 +35,7 @@ def separate_class(runner: TrialRunner, best: Candidate, name: str) -> SeparateC
     alone = replace(demand, classes=tuple(one for one in demand.classes if one.name == name), rate=rate)
     slos = tuple(replace(slo, traffic="") for slo in question.slos if slo.traffic in ("", name))
     asked = replace(question, demand=alone, slos=slos, gpus=None)
-    traffic = traffic_of(alone)
+    traffic = asked.traffic_of(alone)
     candidate = candidate_for(asked, traffic, best.machine, question.overrides)
     found = measure(runner.asking(asked, traffic), candidate, is_rough=True)
     return SeparateClass(name, rate, found.replicas(alone) if found.rate else None)

@@ -115,6 +115,10 @@ class Question:
         """Whether long trials settle the answer (`settling`): not where requests wait for the answers of others."""
         return bool(self.slos) and not (isinstance(self.demand, Mixed) and self.demand.waits_for_answers)
 
+    def traffic_of(self, demand: Demand) -> Traffic:
+        """Return the figures of a demand on these machines: encoders cache no prefixes."""
+        return traffic_of(demand, caches=not any(one.is_encoder_only for one in self.machines))
+
     @property
     def sizes(self) -> Requests:
         if self.requests is not None:
@@ -252,7 +256,7 @@ class TrialRunner:
     def _figures(self, demand: Demand) -> tuple[Traffic, bytes]:
         """Return a demand's traffic, which takes as long as a short trial, and its digest."""
         if (found := next((one for one in self._demands if one[0] == demand), None)) is None:
-            found = demand, traffic_of(demand), demand_digest(demand)
+            found = demand, self.question.traffic_of(demand), demand_digest(demand)
             self._demands = [self._demands[0], *self._demands[1:][-3:], found]
         return found[1:]
 

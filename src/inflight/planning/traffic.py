@@ -96,13 +96,14 @@ def analyze_arrivals(workload: Workload) -> ArrivalFigures:
     return ArrivalFigures(span, rate, _peak_rate(times, rate), variation)
 
 
-def analyze_traffic(workload: Workload, *, cached_after: int = 0) -> Traffic:
+def analyze_traffic(workload: Workload, *, cached_after: int = 0, caches: bool = True) -> Traffic:
     """Return the figures of a workload; raise ValueError for one without entries.
 
     Args:
         workload: To be analyzed.
         cached_after: Requests after which shared prefixes are cached. The first of each are not what a deployment has
             all the time: shared and fresh are of the later ones.
+        caches: Whether engines cache prefixes; otherwise prompts share nothing.
 
     Of requests with prompts of p and answers of o tokens: mean_context = Σ o·(p + o/2) / Σ o tokens; shared = tokens of
     whole blocks that an earlier prompt, or the conversation so far, had at the same position after the same beginning /
@@ -111,7 +112,7 @@ def analyze_traffic(workload: Workload, *, cached_after: int = 0) -> Traffic:
     """
     entries, coming = workload.entries, analyze_arrivals(workload)
     later = entries[cached_after:] or entries
-    fresh = list(_fresh(workload))[-len(later) :]
+    fresh = list(_fresh(workload))[-len(later) :] if caches else [entry.prompt_tokens for entry in later]
     total = sum(entry.prompt_tokens for entry in later)
     outputs = [entry.output_tokens for entry in entries]
     weighted = sum(entry.output_tokens * (entry.prompt_tokens + entry.output_tokens / 2) for entry in entries)
