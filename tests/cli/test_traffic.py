@@ -12,6 +12,7 @@ from inflight.cli.demand import DemandOptions, PlannedDemandOptions, classes_of,
 from inflight.cli.traffic import arrivals_of
 from inflight.metrics.slo import SloError
 from inflight.planning.demand import Drawn, Traced
+from inflight.planning.mixture import Mixed
 from inflight.workload.arrivals import Gamma, Poisson
 
 
@@ -32,6 +33,9 @@ def test_a_demand_clumps_as_the_measured_load_does() -> None:
 def test_options_of_a_plan_alone_are_those_of_no_other_verb() -> None:
     lengths = {"input_tokens": "100", "output_tokens": "20"}
     assert demand_of(PlannedDemandOptions(gpus=2, **lengths), 1000).rate == 1.0
+    for more in ({"prefix_tokens": 64}, {"turns": "3"}):  # who comes is not known, and so not regular
+        begun = demand_of(PlannedDemandOptions(gpus=2, **lengths, **more), 1000)
+        assert isinstance(begun, Mixed) and begun.gap_variation == 1.0
     with pytest.raises(click.UsageError, match="--rate and --gpus both say"):
         demand_of(PlannedDemandOptions(rate=3.0, gpus=2, **lengths), 1000)
     assert DemandOptions(rate=3.0, **lengths).gpus is DemandOptions(rate=3.0, **lengths).sessions is None

@@ -9,14 +9,18 @@ import pytest
 
 from inflight.metrics.slo import parse_slos
 from inflight.models.known import known_model
-from inflight.planning.demand import traffic_of
+from inflight.planning.demand import Traced, traffic_of
 from inflight.planning.machine import Hardware
+from inflight.planning.mixture import Mixed
 from inflight.planning.proposal import Overrides
 from inflight.planning.simulation import try_out
 from inflight.planning.sizing import Question, candidate_for
 from inflight.planning.warnings import warnings
 from inflight.simulate.hardware import find_gpu
 from inflight.simulate.parallelism import Parallelism
+from inflight.workload.arrivals import Constant
+from inflight.workload.classes import TrafficClass
+from inflight.workload.lengths import Fixed, parse_lengths
 
 from .builders import drawn, machine, workload
 
@@ -59,6 +63,16 @@ def test_no_warning_where_nothing_is_wrong() -> None:
 )
 def test_each_has_its_number(part: str, question: dict[str, Any]) -> None:
     assert part in warned(**question)
+
+
+def test_gaps_that_are_regular_are_named_of_every_demand() -> None:
+    """Recorded gaps are as they are, and conversations that are open all the time begin as others end."""
+    classes = [TrafficClass(name="", share=1.0, input=Fixed(100), output=parse_lengths("lognormal:20:60"))]
+    mixed = Mixed.of(classes, Constant(5.0))
+    trace = workload(*((0.1 * k, 100, 10 + k % 20) for k in range(400)))
+    assert "more regular than chance" in warned(demand=mixed)
+    assert "more regular than chance" in warned(demand=Traced(trace, 1.0, retimed=0.01))
+    assert "more regular" not in warned(demand=Traced(trace, 1.0)) + warned(demand=replace(mixed, sessions=5.0))
 
 
 def test_steps_wider_than_memory_was_reckoned_with() -> None:

@@ -147,7 +147,7 @@ def demand_of(
     assert asked.input_tokens is not None and asked.output_tokens is not None
     lengths = _lengths(asked, "input_tokens"), _lengths(asked, "output_tokens")
     if any(getattr(asked, name) is not None for name in _OF_PROMPTS):
-        demand = Mixed.of([_class_of(asked)], coming or Constant(UNKNOWN_RATE), max_tokens)
+        demand = Mixed.of([_class_of(asked)], coming or Poisson(UNKNOWN_RATE), max_tokens)
         return replace(demand, sessions=asked.sessions)
     rate, gap_variation = (UNKNOWN_RATE, 1.0) if coming is None else steady_rate(coming)
     drawn = Drawn(rate, *lengths, gap_variation or REGULAR, max_tokens)

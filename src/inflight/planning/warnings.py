@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from inflight.metrics.confidence import min_samples
-from inflight.planning.demand import Drawn, Traced
+from inflight.planning.demand import Demand, Traced
 from inflight.planning.engine_config import TOGETHER
 from inflight.planning.machine import DEFAULT_ROWS, WIDEST_STEP, Machine
 from inflight.planning.memory import max_concurrent_sequences
+from inflight.planning.mixture import Mixed
 from inflight.planning.proposal import rows_in_memory
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Trial
@@ -130,12 +131,19 @@ def _on_traffic(question: Question, traffic: Traffic, is_pooled: bool) -> Iterat
     p50, p99 = traffic.output.p50 or 1.0, traffic.output.p99 or 1.0
     if p99 < UNIFORM * p50 and not is_pooled:
         yield sentence("equal_lengths", p50=p50, p99=p99)
-    if isinstance(demand, Drawn) and demand.gap_variation < 1:
-        yield sentence("regular_arrivals", variation=math.sqrt(demand.gap_variation))
+    if (variation := _asked_variation(demand)) < 1:
+        yield sentence("regular_arrivals", variation=math.sqrt(variation))
     shares = [slo.of_requests for slo in question.slos] or [0.99]
     fewest = max(map(min_samples, shares))
     if isinstance(demand, Traced) and traffic.requests < fewest:
         yield sentence("short_trace", requests=traffic.requests, share=max(shares), fewest=fewest)
+
+
+def _asked_variation(demand: Demand) -> float:
+    """Return the squared CV of gaps that are asked for; 1 where they are as recorded, or as conversations end."""
+    if isinstance(demand, Traced):
+        return 1.0 if demand.retimed is None else demand.retimed
+    return 1.0 if isinstance(demand, Mixed) and demand.sessions is not None else demand.gap_variation
 
 
 def _on_front_end(question: Question, candidate: Candidate, replicas: int) -> Iterator[str]:
