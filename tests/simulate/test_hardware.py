@@ -150,6 +150,8 @@ def test_what_has_no_units_is_computed_in_bf16() -> None:
     a100, h100 = find_gpu("a100-80"), find_gpu("h100")
     assert not a100.computes("fp8") and a100.flops_per_s("fp8") == a100.flops_per_s("bf16")
     assert h100.computes("fp8") and h100.flops_per_s("fp8") == pytest.approx(2 * h100.flops_per_s("bf16"), rel=0.01)
+    for slow in (find_gpu("b300"), find_gpu("gb300")):  # 150 TOPS in int8, where bf16 has 2,250 TFLOP/s
+        assert not slow.computes("int8") and slow.flops_per_s("int8") == slow.flops_per_s("bf16")
 
 
 GOOD = '[gpus.x]\nmemory-gb = 1\nbandwidth-gb-per-s = 1\nbf16-tflops = 1\nprovenance = "a sheet"\n'

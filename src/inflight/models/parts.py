@@ -183,6 +183,11 @@ class Mixer(Part, frozen=True):
         return 0
 
     @property
+    def chunked(self) -> bool:
+        """Whether the window restarts at its multiples instead of sliding."""
+        return False
+
+    @property
     def visible_tokens(self) -> int:
         """Count the tokens that one sees at most; 0: all."""
         return self.window if self.causal or not self.window else 2 * self.window + 1

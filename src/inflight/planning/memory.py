@@ -102,7 +102,7 @@ def estimate_kv_cache(
     item, each = ITEM_BYTES[precision] * largest_stage(spec, parallelism), math.ceil(tokens / block_size)
     parts = cache_shards(spec, parallelism.tensor)
     growing = round(item * sum(one.elements for one in parts if not one.window))
-    kept = item * sum(one.elements * one.seen(each * block_size, 1) for one in parts)
+    kept = item * sum(one.elements * one.kept(each * block_size) for one in parts)
     states = largest_stage(spec, parallelism) * state_bytes(spec) / parallelism.tensor
     on_one = round(math.ceil(sequences / parallelism.data_attention) * (kept + states))
     return KVCacheEstimate(growing, sequences * each, on_one, on_one * parallelism.gpus)
@@ -210,7 +210,7 @@ def max_concurrent_sequences(
 
 def _block_bytes(spec: ModelSpec, one: Parallelism, kv: Precision, blocks: int, block_size: int) -> float:
     """Return the bytes of a block on a GPU of the largest stage, mean over a sequence of so many blocks."""
-    elements = sum(part.elements * part.seen(blocks * block_size, 1) for part in cache_shards(spec, one.tensor))
+    elements = sum(part.elements * part.kept(blocks * block_size) for part in cache_shards(spec, one.tensor))
     return largest_stage(spec, one) * ITEM_BYTES[kv] * elements / blocks
 
 

@@ -130,12 +130,14 @@ class Gpu:
         return self.domain_gpus or self.node_gpus
 
     def flops_per_s(self, precision: Precision) -> float:
-        """Return the peak of the matrix units; a precision without units is computed in bf16 (weights are widened)."""
-        return (self._peaks()[precision] or self.bf16_tflops) * 1e12
+        """Return the peak of the matrix units for a precision; of those for bf16, for which weights are widened, where
+        it has none, or slower ones."""
+        return max(self._peaks()[precision] or 0.0, self.bf16_tflops) * 1e12
 
     def computes(self, precision: Precision) -> bool:
-        """Return whether the GPU has matrix units for a precision."""
-        return self._peaks()[precision] is not None
+        """Return whether the GPU has matrix units for a precision that are no slower than those for bf16, as a B300's
+        for int8 are."""
+        return (self._peaks()[precision] or 0.0) >= self.bf16_tflops
 
     def _peaks(self) -> dict[Precision, float | None]:
         """Return the peak of each precision. Activations of mxfp4 have eight bits; a CPU computes int4 in int8."""

@@ -37,7 +37,15 @@ from inflight.simulate.efficiency import (
 from inflight.simulate.engine_costs import EngineCosts, engine_costs
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision
 from inflight.simulate.parallelism import Parallelism, as_parallelism, check_parallelism, uneven_stages
-from inflight.simulate.shards import ExpertShard, busiest_batch, cache_shards, linear_shard, prompt_chunks
+from inflight.simulate.shards import (
+    ExpertShard,
+    busiest_batch,
+    cache_shards,
+    cached_context,
+    latent_expansion,
+    linear_shard,
+    prompt_chunks,
+)
 
 HALF = Parallelism(pipeline=2)  # of a batch
 NVLINK = "NVLink"
@@ -104,10 +112,11 @@ class Roofline:
         self._layers, self._recurrent = layers, sum(bool(layer.mixer.state_flops) for layer in spec.layers)
         self._factor = spread(gpu.kernels, self.has_experts, case) * uneven_stages(spec, self.parallelism)
         self._shard = 2 * matrix_parameters(spec) / layers / self.parallelism.stage_gpus
-        self._dense_shard = 2 * self._weights.matrices / layers
+        rate = self._rate(self.packing.matrix, self._shares.fp8_compute, self._shares.widened_compute)
+        self._matrix_rate = rate * self._shares.linear_compute * shard_share(2 * self._weights.matrices / layers)
         self._sinks = self._shares.sinks if _has_sinks(spec) else 1.0
         self._prompt_rate, self._decode_rate = _attention_rates(spec, gpu, kv, self._shares, self._engine)
-        self._caches = cache_shards(spec, tensor)
+        self._caches, self._expansion = cache_shards(spec, tensor), latent_expansion(spec, tensor)
         self._token_bytes = sum(one.elements for one in self._caches) * ITEM_BYTES[kv]  # of one token, on one GPU
         self._state_bytes = 2 * state_bytes(spec) / tensor  # of one row: read and written
         self._collectives = self._shares.all_reduce * (self._engine.all_reduce if gpu.link == NVLINK else 1.0)
@@ -194,8 +203,7 @@ class Roofline:
         if not tokens:
             return Cost("linear", 0.0, "bandwidth")
         shares, weights = self._shares, self._weights
-        rate = self._rate(self.packing.matrix, shares.fp8_compute, shares.widened_compute) * shares.linear_compute
-        rate *= token_share(tokens) * shard_share(self._dense_shard)
+        rate = self._matrix_rate * token_share(tokens)
         read = weights.matrices * self.packing.matrix * reading_factor(tokens)
         dense = _slower(
             "linear",
@@ -262,13 +270,24 @@ class Roofline:
         if not features.has_prompts:
             return _NO_PREFILL
         # Tiles are computed whole, and filled and emptied, so that each query costs as if it saw some positions more.
-        prompts = max(1, features.tokens - features.rows)
-        more = self._shares.prefill_tile * prompts
-        pairs = [(one, one.seen(features.prefill_context, prompts) + more) for one in self._caches]
+        chunks = prompt_chunks(features)
+        queries = max(1, features.tokens - features.rows + chunks)
+        more = self._shares.prefill_tile * queries
+        pairs = [(one, one.seen(features.prefill_context, queries, chunks) + more) for one in self._caches]
         flops = sum(one.prompt_flops * seen for one, seen in pairs)
         read = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv] / QUERY_TILE
         bandwidth = self._bandwidth * self._shares.decode_memory
-        return _slower("prefill attention", flops / self._prompt_rate, read / bandwidth)
+        attention = _slower("prefill attention", flops / self._prompt_rate, read / bandwidth)
+        expanded = self._expand_seconds(cached_context(features)) if self._expansion.flops else 0.0
+        return structs.replace(attention, seconds=attention.seconds + expanded)
+
+    def _expand_seconds(self, tokens: float) -> float:
+        """Return the seconds in which keys and values are made of so many cached tokens' latent vectors. Those of the
+        prompt itself are among the products of linear layers."""
+        one, item = self._expansion, ITEM_BYTES["bf16"]
+        bandwidth = self._bandwidth * self._shares.linear_memory
+        product = max(one.flops / self._matrix_rate, one.product * item / bandwidth)
+        return tokens * (product + one.copied * item / bandwidth)
 
     def _decode_attention(self, features: Features) -> Cost:
         """Return the time of decodes. In a step without prompts, a row's drafts compute on what the row reads once."""
@@ -278,8 +297,8 @@ class Roofline:
         )
         flops = read = 0.0
         for one in self._caches:
-            seen = one.seen(features.decode_context, features.rows) + more
-            flops += one.decode_flops * (seen + one.seen(pairs, drafts))
+            seen = one.seen(features.decode_context, features.rows, features.rows) + more
+            flops += one.decode_flops * (seen + one.seen(pairs, drafts, features.rows))
             read += one.read * seen
         moved = read * ITEM_BYTES[self.kv] + self._token_bytes * features.tokens
         mixed = self._shares.mixed_decode if features.has_prompts else 1.0

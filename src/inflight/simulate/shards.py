@@ -21,42 +21,89 @@ from inflight.simulate.parallelism import Parallelism
 
 @dataclass(frozen=True, slots=True)
 class CacheShard:
-    """The cache of one GPU over all layers with the same window (0: none).
+    """The cache of one GPU over all layers with the same window (0: none), as mixers have it.
 
     elements: cached of a token. read: of a token, also by layers that share another one's cache. prompt_flops,
     decode_flops: of a query-key pair, among many queries of a prompt and alone.
     """
 
     window: int
-    elements: int
-    read: int
-    prompt_flops: float
-    decode_flops: float
+    causal: bool
+    chunked: bool
+    elements: int = 0
+    read: int = 0
+    prompt_flops: float = 0.0
+    decode_flops: float = 0.0
 
-    def seen(self, pairs: float, queries: float) -> float:
-        """Return how many of the query-key pairs of so many queries are within the window."""
-        return min(pairs, queries * self.window) if self.window else pairs
+    def seen(self, pairs: float, queries: float, chunks: float) -> float:
+        """Return how many query-key pairs are computed.
+
+        Args:
+            pairs: Of the queries with all tokens before them.
+            queries: Of all chunks together.
+            chunks: Each of one text.
+        """
+        if not self.causal:  # a text is whole, and each of its tokens sees those behind it, too
+            return min(2 * pairs, queries * (2 * self.window + 1)) if self.window else 2 * pairs
+        if not self.window:
+            return pairs
+        last = pairs + queries * (queries / max(1, chunks) - 1) / 2  # as if all queries were as late as the last
+        passes = self.chunked and last > queries * self.window
+        return min(pairs, queries * self.window / (2 if passes else 1))  # a window that restarts is half full
+
+    def kept(self, tokens: int) -> int:
+        """Return how many of a sequence's tokens stay cached."""
+        return min(tokens, self.window) if self.window else tokens
 
 
 def cache_shards(spec: ModelSpec, tensor: int) -> tuple[CacheShard, ...]:
     """Return the cache of each window, under tensor parallelism of this degree. Where there are more GPUs than KV
     heads, each GPU has a copy of one; latent attention's vectors are of all heads at once, so that each GPU has them
     all."""
-    by_window: dict[int, CacheShard] = {}
+    by_window: dict[tuple[int, bool, bool], CacheShard] = {}
     for layer, count in spec.kinds_of_layers:
         mixer, read = layer.mixer, layer.mixer.reads
         if read is None:
             continue
         elements = replace(read, heads=max(1, read.heads // tensor)).elements
-        before = by_window.get(mixer.window, CacheShard(mixer.window, 0, 0, 0.0, 0.0))
-        by_window[mixer.window] = CacheShard(
-            mixer.window,
+        window = mixer.window, mixer.causal, mixer.chunked
+        before = by_window.get(window, CacheShard(*window))
+        by_window[window] = CacheShard(
+            *window,
             before.elements + count * elements * (mixer.writes is not None),
             before.read + count * elements,
             before.prompt_flops + count * mixer.pair_flops() / tensor,
             before.decode_flops + count * mixer.pair_flops(compressed=True) / tensor,
         )
     return tuple(by_window.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """The way from the cached latent vector of a token to keys and values on one GPU, over all layers.
+
+    vLLM's kernels of prompts read those (its `_compute_prefill_context`): vectors are gathered and multiplied, and each
+    head's key is joined with the rotated one. flops: of the product. product, copied: elements that it, and copies
+    around it, read or write.
+    """
+
+    flops: float = 0.0
+    product: float = 0.0
+    copied: float = 0.0
+
+
+def latent_expansion(spec: ModelSpec, tensor: int) -> Expansion:
+    """Return the expansion of a token under tensor parallelism of this degree; nothing without latent attention."""
+    flops = product = copied = 0.0
+    for layer, count in spec.kinds_of_layers:
+        mixer = layer.mixer
+        if isinstance(mixer, LatentAttention):
+            heads, keys = count * mixer.heads / tensor, mixer.qk_nope_head_dim
+            made = heads * (keys + mixer.v_head_dim)
+            flops += 2 * made * mixer.kv_lora_rank
+            product += count * mixer.kv_lora_rank + made
+            copied += count * 2 * mixer.cached_width + heads * (2 * keys + mixer.qk_rope_head_dim)
+    return Expansion(flops, product, copied)
 
 
 def min_kv_heads(spec: ModelSpec) -> int | None:
@@ -162,6 +209,15 @@ def busiest_batch(features: Features, parallelism: Parallelism, widest: int) -> 
         moved_blocks=math.ceil(features.moved_blocks / parallelism.batches),
         prompt_chunks=local_chunks,
     )
+
+
+def cached_context(features: Features) -> float:
+    """Return how many tokens were cached before the chunks of prompts in a step, as if all of these were as long."""
+    chunks = prompt_chunks(features)
+    if not chunks:
+        return 0.0
+    tokens = features.tokens - features.rows + chunks
+    return max(0.0, chunks * features.prefill_context / tokens - tokens / 2)
 
 
 def prompt_chunks(features: Features) -> int:
