@@ -231,7 +231,7 @@ def test_tiny_experts_and_few_tokens_an_expert_compute_slowly() -> None:
     """A layer of Qwen3-235B on one of eight H100: timed kernels take 0.20 to 1.29 ms for 32 to 8,192 tokens."""
     roofline = Roofline(published("qwen3-235b-a22b"), find_gpu("h100"), 8)
     timed = {32: 0.202, 256: 0.278, 1024: 0.340, 4096: 0.762, 8192: 1.286}
-    (experts,) = roofline._weights.experts
+    (experts,) = roofline._matrices.experts
     for tokens, milliseconds in timed.items():
         layer = roofline._experts(tokens, experts).seconds / experts.layers
         assert layer * 1e3 == pytest.approx(milliseconds, rel=0.4), tokens
@@ -239,7 +239,7 @@ def test_tiny_experts_and_few_tokens_an_expert_compute_slowly() -> None:
 
 def expert_seconds(shape: str, gpu: str, degree: int, engine: str, **more: object) -> float:
     roofline = Roofline(published(shape), find_gpu(gpu), degree, engine=engine_costs(engine), **more)  # type: ignore[arg-type]
-    return roofline._experts(8192, roofline._weights.experts[0]).seconds
+    return roofline._experts(8192, roofline._matrices.experts[0]).seconds
 
 
 def test_experts_in_bf16_are_slower_where_the_engine_has_no_configuration_of_their_kernel() -> None:
@@ -405,7 +405,7 @@ def test_a_prompt_in_a_step_makes_the_states_of_all_rows_pass_the_kernels_of_chu
     """A row that decodes fills a chunk; one that computes a prompt does not, whether it ends with the step or not."""
     spec, gpu, shares = published("qwen3-next-80b-a3b"), find_gpu("h200"), efficiencies("h200")
     roofline = Roofline(spec, gpu, 4)
-    token = roofline._weights.state_flops / (gpu.flops_per_s("bf16") * shares.recurrent_compute)
+    token = roofline._matrices.state_flops / (gpu.flops_per_s("bf16") * shares.recurrent_compute)
     row = 2 * state_bytes(spec) / 4 / (gpu.bytes_per_s * shares.recurrent_memory)
     decodes = Features(100, 100, 100, 100, 0.0)
     assert states_of(decodes, roofline) == (0, pytest.approx(100 * (token + row)))

@@ -7,11 +7,21 @@ from dataclasses import replace
 import pytest
 
 from inflight.core.types.features import Features
+from inflight.models.arithmetic import step_weight_bytes
 from inflight.models.known import known_model
 from inflight.simulate.efficiency import efficiencies
-from inflight.simulate.hardware import find_gpu
+from inflight.simulate.hardware import find_gpu, packing
+from inflight.simulate.parallelism import Parallelism
 from inflight.simulate.roofline import KINDS, Roofline
-from inflight.simulate.shards import CacheShard, Expansion, cache_shards, cached_context, latent_expansion
+from inflight.simulate.shards import (
+    CacheShard,
+    Expansion,
+    cache_shards,
+    cached_context,
+    latent_expansion,
+    linear_shard,
+    matrix_bytes,
+)
 
 PREFILL = KINDS.index("prefill attention")
 
@@ -83,3 +93,22 @@ def test_decodes_read_latent_vectors_as_they_lie() -> None:
     model = Roofline(known_model("deepseek-v3"), find_gpu("h200"), 8, weights="fp8")
     drafts = Features(4, 1, 4, 100_000, 3 * 100_002.0, prompt_chunks=0)
     assert cached_context(drafts) == 0 == model.costs(drafts)[PREFILL].seconds
+
+
+def test_a_step_reads_the_bytes_that_memory_holds() -> None:
+    """Beside int4, projections to values have a byte a weight, and each output of a matrix a factor of four bytes."""
+    spec, own = known_model("llama-2-7b"), packing("int4")
+    of_layer = 4 * 4096 * 4096 + 3 * 4096 * 11008
+    scales = 4 * (4 * 4096 + 2 * 11008 + 4096)
+    read = 32 * (0.625 * of_layer + (1.0625 - 0.625) * 4096 * 4096 + scales)
+    assert matrix_bytes(spec, Parallelism(), own) == read
+    assert matrix_bytes(spec, Parallelism(4), own) == read / 4
+    head, norms = 2 * 32000 * 4096, 2 * 65 * 4096
+    assert step_weight_bytes(spec, own) == read + head + norms
+    plain = Roofline(spec, find_gpu("h100"), weights="int4").costs(Features(1, 1, 1, 0, 0.0))[0]
+    assert plain.seconds > read / find_gpu("h100").bytes_per_s
+    latent = known_model("deepseek-v3")
+    every, part = (linear_shard(latent, one).matrices for one in (Parallelism(), Parallelism(8)))
+    of_fp8 = [matrix_bytes(latent, one, packing("fp8", mixture=True)) for one in (Parallelism(), Parallelism(8))]
+    routers = 58 * 256 * 7168
+    assert of_fp8 == [every + routers, part + routers / 8], "which stay in bf16"

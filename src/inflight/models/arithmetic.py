@@ -136,16 +136,22 @@ def step_weight_bytes(spec: ModelSpec, packing: Packing, tokens: float | None = 
     read += other_parameters(spec) * packing.other + _pooler(spec).elements * packing.table
     for layer, count in spec.kinds_of_layers:
         experts = None if tokens is None else layer.mlp.touched_experts(tokens)
-        every = layer_matrix_parameters(spec, layer, 0)
-        of_experts = layer_matrix_parameters(spec, layer, experts) - every
-        expert = packing.matrix if packing.expert is None else packing.expert
-        read += count * (every * packing.matrix + of_experts * expert)
-        read += count * _plain_outputs(layer) * spec.hidden_size * (packing.table - packing.matrix)
-        if packing.values is not None:
-            read += count * layer.mixer.value_elements(spec.hidden_size) * (packing.values - packing.matrix)
-        if packing.matrix_scale:
-            plain = 0 if packing.expert is None else _outputs(spec, layer, 0)
-            read += count * (_outputs(spec, layer, experts) - plain) * packing.matrix_scale
+        read += count * layer_matrix_bytes(spec, layer, packing, experts)
+    return read
+
+
+def layer_matrix_bytes(spec: ModelSpec, layer: LayerSpec, packing: Packing, experts: float | None = None) -> float:
+    """Bytes of a layer's matrices: all, or with so many experts of each mixture."""
+    every = layer_matrix_parameters(spec, layer, 0)
+    of_experts = layer_matrix_parameters(spec, layer, experts) - every
+    expert = packing.matrix if packing.expert is None else packing.expert
+    read = every * packing.matrix + of_experts * expert
+    read += _plain_outputs(layer) * spec.hidden_size * (packing.table - packing.matrix)
+    if packing.values is not None:
+        read += layer.mixer.value_elements(spec.hidden_size) * (packing.values - packing.matrix)
+    if packing.matrix_scale:
+        plain = 0 if packing.expert is None else _outputs(spec, layer, 0)
+        read += (_outputs(spec, layer, experts) - plain) * packing.matrix_scale
     return read
 
 

@@ -44,6 +44,7 @@ from inflight.simulate.shards import (
     cached_context,
     latent_expansion,
     linear_shard,
+    matrix_bytes,
     prompt_chunks,
 )
 
@@ -103,8 +104,9 @@ class Roofline:
         self._bf16, self._bandwidth = gpu.flops_per_s("bf16"), gpu.bytes_per_s
         self._shares = efficiencies(gpu.kernels) if shares is None else shares
         self._engine = engine_costs() if engine is None else engine
-        self._weights = linear_shard(spec, self.parallelism)
-        self.packing = self._engine.packing(weights, bool(self._weights.experts))
+        self._matrices = linear_shard(spec, self.parallelism)
+        self.packing = self._engine.packing(weights, bool(self._matrices.experts))
+        self._matrix_bytes = matrix_bytes(spec, self.parallelism, self.packing)
         expert = self.packing.expert
         self._expert_item = self.packing.matrix if expert is None else expert  # bytes of an element of its matrix
         self._is_native = self.packing.matrix < ITEM_BYTES["bf16"] and gpu.computes(weights)
@@ -113,7 +115,7 @@ class Roofline:
         self._factor = spread(gpu.kernels, self.has_experts, case) * uneven_stages(spec, self.parallelism)
         self._shard = 2 * matrix_parameters(spec) / layers / self.parallelism.stage_gpus
         rate = self._rate(self.packing.matrix, self._shares.fp8_compute, self._shares.widened_compute)
-        self._matrix_rate = rate * self._shares.linear_compute * shard_share(2 * self._weights.matrices / layers)
+        self._matrix_rate = rate * self._shares.linear_compute * shard_share(2 * self._matrices.matrices / layers)
         self._sinks = self._shares.sinks if _has_sinks(spec) else 1.0
         self._prompt_rate, self._decode_rate = _attention_rates(spec, gpu, kv, self._shares, self._engine)
         self._caches, self._expansion = cache_shards(spec, tensor), latent_expansion(spec, tensor)
@@ -144,7 +146,7 @@ class Roofline:
 
     @property
     def has_experts(self) -> bool:
-        return bool(self._weights.experts)
+        return bool(self._matrices.experts)
 
     def seconds(self, features: Features) -> float:
         """Return how long a step takes."""
@@ -202,15 +204,10 @@ class Roofline:
         tokens = features.tokens
         if not tokens:
             return Cost("linear", 0.0, "bandwidth")
-        shares, weights = self._shares, self._weights
-        rate = self._matrix_rate * token_share(tokens)
-        read = weights.matrices * self.packing.matrix * reading_factor(tokens)
-        dense = _slower(
-            "linear",
-            tokens * weights.flops / rate,
-            read / (self._bandwidth * shares.linear_memory),
-        )
-        of_experts = [self._experts(stage_tokens, one) for one in weights.experts]
+        computed = tokens * self._matrices.flops / (self._matrix_rate * token_share(tokens))
+        read = self._matrix_bytes * reading_factor(tokens) / (self._bandwidth * self._shares.linear_memory)
+        dense = _slower("linear", computed, read)
+        of_experts = [self._experts(stage_tokens, one) for one in self._matrices.experts]
         longest = max((dense, *of_experts), key=lambda cost: cost.seconds)
         return Cost("linear", dense.seconds + sum(cost.seconds for cost in of_experts), longest.bound)
 
@@ -311,7 +308,7 @@ class Roofline:
         if features.has_prompts:
             decodes = features.rows - prompt_chunks(features)
             tokens, passes = tokens + (STATE_CHUNK - 1) * decodes, STATE_PASSES
-        computed = tokens * self._weights.state_flops / (self._bf16 * self._shares.recurrent_compute)
+        computed = tokens * self._matrices.state_flops / (self._bf16 * self._shares.recurrent_compute)
         moved = passes * features.rows * self._state_bytes / (self._bandwidth * self._shares.recurrent_memory)
         states = computed + moved
         bound = attention.bound if attention.seconds > states else "compute" if computed > moved else "bandwidth"
@@ -332,7 +329,7 @@ class Roofline:
         each = all_reduce_seconds(self.gpu, one.tensor, features.tokens * of_token)
         reduces = 2 * self._layers
         if one.data_attention > 1:
-            reduces -= sum(experts.layers for experts in self._weights.experts)
+            reduces -= sum(experts.layers for experts in self._matrices.experts)
         seconds = self._expert_exchange(stage_tokens) + reduces * each * self._collectives
         if one.pipeline > 1:
             seconds += one.pipeline * send_seconds(self.gpu, one, features.tokens * of_token)
@@ -342,7 +339,7 @@ class Roofline:
         """Return the seconds that tokens of all layers take to the experts that data-parallel groups share."""
         if self.parallelism.data_attention == 1:
             return 0.0
-        each = [one.layers * self._between_experts(stage_tokens, one) for one in self._weights.experts]
+        each = [one.layers * self._between_experts(stage_tokens, one) for one in self._matrices.experts]
         return sum(each) * self._shares.all_reduce
 
     def _between_experts(self, stage_tokens: float, experts: ExpertShard) -> float:
@@ -357,7 +354,7 @@ class Roofline:
 
     def _kernel_gaps(self) -> float:
         """Return the seconds between a step's kernels."""
-        shares, with_experts = self._shares, sum(one.layers for one in self._weights.experts)
+        shares, with_experts = self._shares, sum(one.layers for one in self._matrices.experts)
         latent = sum(isinstance(layer.mixer, LatentAttention) for layer in self.spec.layers)
         each = shares.layer_launch + self._is_native * shares.fp8_launch
         more = shares.latent_launch * latent + shares.recurrent_launch * self._recurrent

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from inflight.core.types.features import Features
-from inflight.models.arithmetic import layer_matrix_parameters
+from inflight.models.arithmetic import Packing, layer_matrix_bytes, layer_matrix_parameters
 from inflight.models.mixers.mla import LatentAttention
 from inflight.models.parts import Mixer, Mlp
 from inflight.models.spec import ModelSpec
@@ -175,6 +175,16 @@ def linear_shard(spec: ModelSpec, parallelism: Parallelism) -> LinearShard:
             width = expert / (3 * spec.hidden_size) * parallelism.expert / stage
             experts.append(ExpertShard(layer.mlp, count * expert / stage, count, width, parallelism.expert))
     return LinearShard(2.0 * matrices, states, matrices, tuple(experts))
+
+
+def matrix_bytes(spec: ModelSpec, parallelism: Parallelism, packing: Packing) -> float:
+    """Return the bytes of the layers' matrices on one GPU, without experts."""
+    read = 0.0
+    for layer, count in spec.kinds_of_layers:
+        part = count / parallelism.tensor
+        read += part * layer_matrix_bytes(spec, layer, packing, 0)
+        read += (count - part) * replicated_elements(layer.mixer, spec.hidden_size) * packing.matrix
+    return read
 
 
 def replicated_elements(mixer: Mixer, hidden: int) -> int:
