@@ -11,6 +11,7 @@ from inflight.planning.demand import traffic_of
 from inflight.planning.explored import LOADS, explore
 from inflight.planning.infeasible import Infeasible
 from inflight.planning.plan import Plan, plan
+from inflight.planning.proposal import Overrides
 from inflight.planning.sizing import Question
 
 from .builders import drawn, machine
@@ -35,6 +36,14 @@ def test_every_load_is_simulated_for_every_layout_as_typical_and_at_both_ends() 
         lowest = layout.runs[0]
         assert lowest.low["tpot"][0] < lowest.latency["tpot"][0] < lowest.high["tpot"][0]  # type: ignore[operator]
     assert len(reported) == 2 * 3 * len(LOADS) and reported[-1].startswith(f"{len(reported)} of {len(reported)}: ")
+
+
+def test_steps_of_whole_prompts_have_no_other_size() -> None:
+    """Smaller ones would be the same simulation again."""
+    asked = Question(
+        machines=[machine()], demand=drawn(6.0), overrides=Overrides(strategy="continuous"), requests=SIZES
+    )
+    assert [one.name for one in explore(plan(asked, fast=True), fast=True).layouts] == ["box"]
 
 
 def test_latency_grows_with_the_load_and_saturated_runs_have_none() -> None:

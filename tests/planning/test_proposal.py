@@ -96,6 +96,19 @@ def test_every_strategy_gets_settings_that_go_together(traffic: Traffic, strateg
     config.engine_settings(8192)
 
 
+@pytest.mark.parametrize(("given", "said"), [(None, "tokens of one forward pass"), (64, "as set: tokens of one")])
+def test_steps_of_whole_prompts_are_as_long_as_those(traffic: Traffic, given: int | None, said: str) -> None:
+    """As the strategy of an engine has them: the budget is that of a forward pass, and not of a step."""
+    asked = Overrides(strategy="continuous", max_num_batched_tokens=given)
+    config, steady = propose(machine(), traffic, (), asked)
+    reason = config.reasons["max-num-batched-tokens"]
+    assert reason.startswith(said) and reason.endswith("whole prompts take, up to 8,192")
+    assert config.step_tokens(8192) == 8192 and config.step_tokens(32) == config.max_num_batched_tokens
+    chunked = propose(machine(), traffic, (), Overrides(max_num_batched_tokens=given or 32))
+    assert steady.requests_per_s > chunked.steady.requests_per_s, "which has no more tokens in a step"
+    assert chunked.config.step_tokens(8192) == (given or 32)
+
+
 def test_steps_end_early_on_a_cpu_and_are_filled_on_a_gpu(traffic: Traffic) -> None:
     cpu, gpu = (propose(machine(device=here), traffic, (), Overrides()).config.options() for here in ("cpu", "cuda"))
     assert (cpu["early-end-tokens"].value, gpu["early-end-tokens"].value) == (EARLY_END, 0)

@@ -64,7 +64,7 @@ def bottleneck(candidate: Candidate, trial: Trial, traffic: Traffic) -> Bottlene
 
 def _larger_batch_helps(candidate: Candidate, rows: float, traffic: Traffic) -> bool:
     """Whether twice the sequences would be served faster, by the closed form."""
-    model, budget = candidate.machine.model, candidate.config.max_num_batched_tokens or WIDEST_STEP
+    model, budget = candidate.machine.model, candidate.step_tokens or WIDEST_STEP
     now, then = (steady_state(model, traffic, max(1, round(count * rows)), budget) for count in (1, 2))
     return then.requests_per_s > GAIN * now.requests_per_s
 
@@ -87,7 +87,7 @@ def _missed_first(candidate: Candidate, missed: Trial, traffic: Traffic) -> str:
     slo, value = missed.missed[0]
     longest, seconds = traffic.long_prompt(slo.traffic), 0.0
     if slo.metric == "ttft":
-        seconds = prompt_seconds(candidate.machine.model, longest, candidate.config.max_num_batched_tokens)
+        seconds = prompt_seconds(candidate.machine.model, longest, candidate.step_tokens)
     prompt = longest if seconds >= LONG * slo.limit else None
     return sentence("missed_first", slo=slo, value=value, rate=missed.rate, prompt=prompt, seconds=seconds)
 

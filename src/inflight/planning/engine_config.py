@@ -17,6 +17,8 @@ from inflight.counted import counted
 
 # Strategies that are bounded by count, and have no token budget.
 TOGETHER = tuple(name for name, entry in STRATEGIES.items() if entry.bounded_by == "sequences")
+# Strategies whose steps take prompts whole, however many tokens a forward pass has.
+WHOLE_PROMPTS = tuple(name for name, entry in STRATEGIES.items() if entry.bounded_by == "prompts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,8 @@ class EngineConfig:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        budget = "" if self.max_num_batched_tokens is None else f", {self.max_num_batched_tokens:,} tokens a step"
+        part = "pass" if self.strategy in WHOLE_PROMPTS else "step"
+        budget = "" if self.max_num_batched_tokens is None else f", {self.max_num_batched_tokens:,} tokens a {part}"
         policy = "" if self.scheduling.policy == "fcfs" else f", {self.scheduling.policy}"
         end = f", ends from {tokens:,}" if (tokens := self.early_end_tokens) else ""
         return f"{self.scheduling.strategy}{policy}, {counted(self.max_num_seqs, 'sequence')}{budget}{end}"
@@ -39,6 +42,11 @@ class EngineConfig:
     @property
     def strategy(self) -> str:
         return self.scheduling.strategy
+
+    def step_tokens(self, max_model_len: int) -> int | None:
+        """Return the tokens of a step at most: of whole prompts as many as the model takes; None: any number."""
+        budget = self.max_num_batched_tokens
+        return budget if budget is None or self.strategy not in WHOLE_PROMPTS else max(budget, max_model_len)
 
     @property
     def has_plugins(self) -> bool:

@@ -15,6 +15,7 @@ from functools import partial
 from inflight.counted import counted
 from inflight.metrics.slo import METRICS
 from inflight.planning.bottleneck import FULL
+from inflight.planning.engine_config import WHOLE_PROMPTS
 from inflight.planning.infeasible import Infeasible
 from inflight.planning.parallel import run_all
 from inflight.planning.plan import Plan
@@ -97,7 +98,8 @@ def _layouts(answer: Plan | Infeasible, fast: bool) -> Iterator[Candidate]:
         machines = list(answer.tried)
     for candidate in machines[: 1 if fast else MACHINES]:
         budget = candidate.config.max_num_batched_tokens
-        fixed = answer.question.overrides.max_num_batched_tokens is not None
+        whole = candidate.config.strategy in WHOLE_PROMPTS  # whose steps are as long as their prompts
+        fixed = whole or answer.question.overrides.max_num_batched_tokens is not None
         seen = set[int]()
         for times in STEPS if budget is not None and not fixed else (1.0,):
             tokens = None if budget is None else max(BUDGETS[0], candidate.config.max_num_seqs, round(budget * times))
@@ -116,8 +118,10 @@ def _cells(answer: Plan | Infeasible, fast: bool) -> Iterator[_Cell]:
 
 
 def _name(candidate: Candidate) -> str:
-    budget = candidate.config.max_num_batched_tokens
-    return candidate.machine.name + ("" if budget is None else f", steps of {budget:,} tokens")
+    config, name = candidate.config, candidate.machine.name
+    if config.max_num_batched_tokens is None or config.strategy in WHOLE_PROMPTS:
+        return name
+    return f"{name}, steps of {config.max_num_batched_tokens:,} tokens"
 
 
 def _layout(candidate: Candidate, cells: list[_Cell], found: Mapping[str, Trial]) -> ExploredLayout:

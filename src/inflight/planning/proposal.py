@@ -11,7 +11,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.slo import Slo
-from inflight.planning.engine_config import TOGETHER, EngineConfig
+from inflight.planning.engine_config import TOGETHER, WHOLE_PROMPTS, EngineConfig
 from inflight.planning.machine import WIDEST_STEP, Machine
 from inflight.planning.rendering import sentence
 from inflight.planning.steady import Steady, full_step, mixed_step, prompt_seconds, steady_state
@@ -63,7 +63,9 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides
     kv_rows = rows_in_memory(machine, traffic)
     limit, rows_limit = step_limit(slos), rows_for_decodes(machine, traffic, slos)
     budget = max(_budget(machine, traffic, rows_limit, slos, overrides), overrides.max_num_seqs or 1)
-    steady = steady_state(machine.model, traffic, overrides.max_num_seqs or rows_limit, budget)
+    whole = overrides.strategy in WHOLE_PROMPTS
+    most = max(budget, machine.max_model_len) if whole else budget  # tokens of a step
+    steady = steady_state(machine.model, traffic, overrides.max_num_seqs or rows_limit, most)
     spare = max(8, math.ceil(SPARE * steady.rows / 8) * 8)
     rows = overrides.max_num_seqs or max(1, min(rows_limit, spare, budget))
     target = limit if overrides.strategy == "adaptive" else None
@@ -74,7 +76,7 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides
         bound = "memory" if rows == kv_rows else "states"
     else:
         bound = "pace" if rows == rows_limit < _max_rows(machine) else "spare"
-    step = full_step(machine.model, traffic, min(rows, steady.rows), budget)
+    step = full_step(machine.model, traffic, min(rows, steady.rows), most)
     reasons = {
         "early-end-tokens": sentence("why_early_end", on_gpu=machine.on_gpu),
         "strategy": sentence(
@@ -87,6 +89,7 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides
         "max-num-batched-tokens": sentence(
             "why_budget",
             pooled=machine.is_pooled,
+            most=most if whole else None,
             is_set=overrides.max_num_batched_tokens is not None,
             rows=rows if overrides.max_num_seqs == budget else None,
             step=step,
@@ -146,7 +149,7 @@ def _budget(machine: Machine, traffic: Traffic, rows: int, slos: tuple[Slo, ...]
     between tokens and in which a long prompt alone leaves enough of an SLO on TTFT."""
     if overrides.max_num_batched_tokens is not None:
         return overrides.max_num_batched_tokens
-    if overrides.strategy == "continuous" or overrides.strategy in TOGETHER:
+    if overrides.strategy in (*WHOLE_PROMPTS, *TOGETHER):
         return max(2048 * machine.parallelism.batches, rows)
     model, limit, budgets = machine.model, step_limit(slos), budgets_of(machine)
     served = {budget: steady_state(model, traffic, rows, budget) for budget in budgets}

@@ -17,7 +17,7 @@ from inflight.counted import UNBOUNDED
 from inflight.metrics.slo import Slo
 from inflight.planning.autoscaling import LoadProfile
 from inflight.planning.demand import Demand, traffic_of
-from inflight.planning.engine_config import TOGETHER, EngineConfig
+from inflight.planning.engine_config import TOGETHER, WHOLE_PROMPTS, EngineConfig
 from inflight.planning.machine import Machine
 from inflight.planning.mixture import Mixed
 from inflight.planning.programs import max_seconds, program_share
@@ -151,6 +151,11 @@ class Candidate:
         them."""
         return self.missed_at or self.rate
 
+    @property
+    def step_tokens(self) -> int | None:
+        """Return the tokens of a step at most; None: any number."""
+        return self.config.step_tokens(self.machine.max_model_len)
+
     def replicas(self, demand: Demand) -> int:
         """Return the replicas that serve the demand; raise ValueError where no rate meets the SLOs."""
         if not self.rate:
@@ -277,7 +282,7 @@ class TrialRunner:
             steps = MAX_DECODE_STEPS * max(1.0, residents) / self.traffic.output_mean
             affordable = max(MIN_READ, math.floor(steps))
         fewest, most = min(fewest, affordable), min(most, 3 * affordable)
-        demand, budget = self.question.demand, candidate.config.max_num_batched_tokens
+        demand, budget = self.question.demand, candidate.step_tokens
         cold = prompt_seconds(candidate.machine.model, self.traffic.input_mean, budget)
         settling = engines * demand.settling(rate, residents, cold)
         if rate < 0.2 * candidate.guess and not settling:
@@ -340,7 +345,7 @@ def expected_share(machine: Machine, config: EngineConfig, traffic: Traffic, slo
     for slo in slos:
         if slo.metric == "ttft":
             tokens = traffic.long_prompt(slo.traffic, slo.share)
-            alone = prompt_seconds(machine.model, tokens, config.max_num_batched_tokens)
+            alone = prompt_seconds(machine.model, tokens, config.step_tokens(machine.max_model_len))
             shares.append(1 - alone / slo.limit)
         elif slo.paces:
             shares.append(0.7)
@@ -394,7 +399,7 @@ def widen(runner: TrialRunner, candidate: Candidate) -> Candidate:
     the rate that missed them."""
     missed, met = candidate.capacity.missed, candidate.capacity.met
     budget = candidate.config.max_num_batched_tokens
-    fixed = runner.question.overrides.max_num_batched_tokens is not None or candidate.config.strategy == "continuous"
+    fixed = runner.question.overrides.max_num_batched_tokens is not None or candidate.config.strategy in WHOLE_PROMPTS
     if missed is None or met is None or budget is None or fixed or not runner.question.slos:
         return candidate
     other = budget // 2 if missed.missed and missed.missed[0][0].paces else budget * 2

@@ -108,7 +108,7 @@ def _on_strategy(question: Question, traffic: Traffic, candidate: Candidate) -> 
         yield sentence("static_batches", strategy=strategy, output=traffic.output)
     if strategy == "continuous" and any(slo.paces or slo.metric == "ttft" for slo in question.slos):
         tokens = traffic.input.p99 or 1.0
-        seconds = prompt_seconds(candidate.machine.model, tokens, candidate.config.max_num_batched_tokens)
+        seconds = prompt_seconds(candidate.machine.model, tokens, candidate.step_tokens)
         if seconds > STALL / 2:
             yield sentence("no_chunks", tokens=tokens, seconds=seconds)
 
