@@ -72,6 +72,13 @@ def test_profiles_have_the_requests_that_there_are() -> None:
     assert min(day.rates) == pytest.approx(10.0, abs=0.01) and day.rates[0] < day.rates[len(day.rates) // 2]
 
 
+@pytest.mark.parametrize("seconds", [10, 61, 95, 600])
+def test_a_trace_that_ends_within_a_minute_has_its_rate_to_the_end(seconds: int) -> None:
+    steady = profile_of_trace(workload(*((0.1 * k, 10, 10) for k in range(10 * seconds))), 1.0)
+    assert steady.rates == pytest.approx([10.0] * len(steady.rates), rel=0.02)
+    assert steady.hours == pytest.approx(seconds / 3600, abs=5 / 3600)
+
+
 def test_a_start_loads_the_weights() -> None:
     assert start_seconds(machine()) == BASE_SECONDS
 

@@ -45,15 +45,17 @@ class LoadProfile:
 
 
 def profile_of_trace(trace: Workload, factor: float) -> LoadProfile:
-    """Return the load of a trace by the minute, each request counted `factor` times; what varies faster is in the rate
-    that a replica is found to serve."""
+    """Return the load of a trace by about the minute, in parts of equal length, each request counted `factor` times;
+    the rate that a replica is found to serve has faster variation."""
     times = [entry.arrival for entry in trace.entries]
-    first = min(times)
-    counts = [0] * max(1, math.ceil((max(times) - first) / SEEN))
+    first, span = min(times), max(times) - min(times)
+    seconds = max(span * len(times) / max(1, len(times) - 1), 1e-9)  # the last request has its gap, too
+    counts = [0] * max(1, round(seconds / SEEN))
+    each = seconds / len(counts)
     for time in times:
-        counts[min(len(counts) - 1, math.floor((time - first) / SEEN))] += 1
-    steps = round(SEEN / STEP)
-    return LoadProfile(tuple(factor * count / SEEN for count in counts for _ in range(steps)))
+        counts[min(len(counts) - 1, math.floor((time - first) / each))] += 1
+    middles = (STEP * (step + 0.5) for step in range(max(1, round(seconds / STEP))))
+    return LoadProfile(tuple(factor * counts[min(len(counts) - 1, int(at / each))] / each for at in middles))
 
 
 def daily_profile(day: Daily) -> LoadProfile:
