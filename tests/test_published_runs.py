@@ -7,11 +7,12 @@ import random
 import statistics
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from benchmarks.published.comparison import errors_of, groups, summary
 from benchmarks.published.defaults import default_limits
-from benchmarks.published.fit import interval
+from benchmarks.published.fit import interval, model_of, stepped, written
 from benchmarks.published.lengths import lengths_of
 from benchmarks.published.measurements import Figures, Measurement, read_measurements
 from benchmarks.published.prediction import (
@@ -168,6 +169,29 @@ def test_groups_have_the_errors_of_each_engine_gpu_and_kind_of_model() -> None:
     table = groups([one], {one.name: predicted})
     for name in ("engine vllm async", "GPU h100", "model dense, bf16"):
         assert f"| {name} | held out | 1 | 20% | 20% |  |  | 100% |" in table
+
+
+@pytest.mark.parametrize("measurement", ALL, ids=lambda one: one.name)
+def test_the_fit_evaluates_the_model_that_predicts(measurement: Measurement) -> None:
+    fitted, predicting = model_of(measurement, written()), step_model(measurement)
+    assert fitted.__getstate__() == predicting.__getstate__()
+
+
+def test_a_step_of_the_fit_goes_no_further_than_a_parameter_can() -> None:
+    """Experts with widened weights are at most as fast as dense matrices with such weights, and shares at most 1; the
+    others step as is best beside that."""
+    start = written()
+    keys = list(start)
+    slopes = np.zeros((1, len(keys)))
+    for key in (("a100", "expert-widened"), ("else", "fp8-compute"), ("a100", "sinks")):
+        slopes[0, keys.index(key)] = -1.0
+    found = start
+    for _ in range(12):
+        found = stepped(found, np.array([0.5]), slopes)
+    dense = found["a100", "linear-compute"] * found["else", "widened-compute"]
+    assert found["a100", "expert-compute"] * found["a100", "expert-widened"] == pytest.approx(dense)
+    assert found["else", "fp8-compute"] == pytest.approx(1)
+    assert found["a100", "sinks"] > start["a100", "sinks"]
 
 
 def test_an_interval_leaves_out_tails_in_which_each_source_counts_alike() -> None:

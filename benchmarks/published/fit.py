@@ -15,16 +15,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from benchmarks.published.measurements import ALL_AT_ONCE, FIGURES, Measurement, read_measurements
-from benchmarks.published.prediction import costs_name, costs_of, simulated, step_model, without_larger_graphs
+from benchmarks.published.prediction import costs_name, costs_of, simulated, step_model
 from inflight.core.types.features import Features
 from inflight.simulate import efficiency, engine_costs
-from inflight.simulate.efficiency import Efficiencies
-from inflight.simulate.engine_costs import EngineCosts
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.shards import prompt_chunks
 from inflight.simulate.steps import StepModel
@@ -63,12 +61,14 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("b200", "expert-launch"): (48e-6, 0.4),
     ("b200", "expert-fp8-launch"): (30e-6, 0.4),
     ("b200", "expert-fp4-launch"): (20e-6, 0.4),
+    ("b200", "fp8-compute"): (0.65, 0.1),
     ("else", "fp8-compute"): (0.88, 0.1),
     ("else", "fp8-launch"): (25e-6, 0.3),
     ("else", "widened-compute"): (0.8, 0.2),
     ("else", "expert-memory"): (1.05, 0.12),
     ("else", "mixed-decode"): (0.7, 0.3),
     ("else", "all-reduce"): (1, 0.1),
+    ("else", "exchange"): (1, 0.2),
     ("else", "expert-launch"): (40e-6, 0.3),
     ("else", "expert-fp8-launch"): (40e-6, 0.5),
     ("vllm-sync", "step"): (0.00067, 0.7),
@@ -79,8 +79,10 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("vllm", "kernels"): (1, 0.03),
     ("l40s", "linear-compute"): (0.52, 0.15),
     ("l40s", "expert-compute"): (0.7, 0.15),
+    ("l40s", "fp8-compute"): (0.71, 0.1),
     ("mi300x", "linear-compute"): (0.26, 0.4),
     ("mi300x", "linear-memory"): (0.7, 0.2),
+    ("mi300x", "fp8-compute"): (0.8, 0.2),
     ("mi300x", "decode-memory"): (0.6, 0.2),
     ("mi300x", "layer-launch"): (40e-6, 0.5),
     ("mi300x", "prefill-compute"): (0.22, 0.2),
@@ -93,6 +95,7 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("mi355x", "expert-compute"): (0.4, 0.4),
     ("mi355x", "expert-memory"): (1.05, 0.3),
     ("mi355x", "expert-fp8-launch"): (40e-6, 0.7),
+    ("mi355x", "fp8-compute"): (0.8, 0.2),
     ("else", "latent-launch"): (25e-6, 0.7),
     ("else", "recurrent-compute"): (0.12, 0.3),
     ("else", "recurrent-memory"): (0.85, 0.1),
@@ -109,8 +112,8 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("tensorrt-llm", "experts-fp8"): (1.7, 0.1),
     ("tensorrt-llm", "expert-skew"): (0.2, 0.7),
 }
-# All others are at most 1
-_UNBOUNDED = ("all-reduce", "kernels", "expert-memory", "expert-widened", "experts-fp8", "expert-fp4")
+# All others are at most 1; experts whose weights are widened are no faster than dense matrices with such weights
+_UNBOUNDED = ("all-reduce", "exchange", "kernels", "expert-memory", "expert-widened", "experts-fp8", "expert-fp4")
 _ROUNDS = 4  # of a closed loop that are simulated; the published time is shared out among all
 _NOISE = 0.10  # of the logarithm of a published time
 _MOVES = 6
@@ -125,9 +128,9 @@ class Work:
     idle: float
     published: float
 
-    def error(self, parameters: Mapping[Key, float]) -> float:
-        """Return the logarithm of modelled over published seconds."""
-        model = model_of(self.measurement, parameters)
+    def error(self, parameters: Mapping[Key, float], gpu: str | None = None) -> float:
+        """Return the logarithm of modelled over published seconds. gpu: whose shares the run has; None: its own's."""
+        model = model_of(self.measurement, parameters, gpu)
         modelled = sum(count * model.seconds(features) for features, count in self.steps)
         return math.log((modelled + self.idle) / self.published)
 
@@ -191,25 +194,38 @@ def work_of(measurement: Measurement) -> Work | None:
     return Work(measurement, steps, 0.0, decodes * measurement.figures.tpot_ms / 1e3)
 
 
-def tables_of(measurement: Measurement) -> tuple[str, str, str]:
-    """Return the tables whose parameters a run depends on: of all GPUs, of its own, and of its engine."""
-    return efficiency.ELSE, efficiency.measured_family(measurement.gpu.name) or efficiency.ELSE, costs_name(measurement)
+def tables_of(measurement: Measurement) -> tuple[str, ...]:
+    """Return the tables whose parameters a run depends on: of its GPU, and of its engine."""
+    return *efficiency.tables_of(measurement.gpu.kernels), costs_name(measurement)
 
 
-def model_of(measurement: Measurement, parameters: Mapping[Key, float]) -> Roofline:
-    """Return the step model of a run with these parameters."""
-    *gpus, engine = tables_of(measurement)
-    shares, costs = efficiency.efficiencies(measurement.gpu.name), costs_of(measurement)
-    shares = replace(shares, **_given(Efficiencies, parameters, gpus))
-    costs = without_larger_graphs(replace(costs, **_given(EngineCosts, parameters, [engine])))  # type: ignore[arg-type]
-    return step_model(measurement, costs, shares)
+def model_of(measurement: Measurement, parameters: Mapping[Key, float], gpu: str | None = None) -> Roofline:
+    """Return the step model of a run as it is predicted once these parameters are in the files.
+
+    Args:
+        gpu: Whose shares it has; None: the run's own.
+    """
+    tables = [
+        {**efficiency.read_shares()[table], **_given(parameters, table)}
+        for table in efficiency.tables_of(gpu or measurement.gpu.kernels)
+    ]
+    given = {key.replace("-", "_"): value for key, value in _given(parameters, costs_name(measurement)).items()}
+    costs = replace(engine_costs.engine_costs(costs_name(measurement)), **given)  # type: ignore[arg-type]
+    return step_model(measurement, costs_of(measurement, costs), efficiency.combined(tables))
 
 
-def _given(kind: type, parameters: Mapping[Key, float], tables: Sequence[str]) -> dict[str, float]:
-    names = {one.name.replace("_", "-"): one.name for one in fields(kind)}
-    return {
-        names[key]: value for table in tables for (of, key), value in parameters.items() if of == table and key in names
-    }
+def _given(parameters: Mapping[Key, float], table: str) -> dict[str, float]:
+    return {key: value for (of, key), value in parameters.items() if of == table}
+
+
+def written() -> dict[Key, float]:
+    """Return the parameters as the files have them."""
+    shares, engines = efficiency.read_shares(), engine_costs.all_engine_costs()
+    found = {}
+    for table, key in _PRIORS:
+        value = getattr(engines[table], key.replace("-", "_")) if table in engines else shares[table][key]
+        found[table, key] = float(value)  # type: ignore[arg-type]
+    return found
 
 
 def linearized(works: Sequence[Work], parameters: Mapping[Key, float]) -> tuple[np.ndarray, np.ndarray]:
@@ -226,16 +242,34 @@ def linearized(works: Sequence[Work], parameters: Mapping[Key, float]) -> tuple[
 
 
 def stepped(parameters: Mapping[Key, float], errors: np.ndarray, slopes: np.ndarray) -> dict[Key, float]:
-    """Return the parameters after a step of Gauss and Newton's method."""
+    """Return the parameters after a step of Gauss and Newton's method. Where it would take some beyond what they can
+    be, they go so far, and the others step as is best beside that."""
     keys = list(parameters)
     away = np.array([math.log(parameters[key] / _PRIORS[key][0]) for key in keys])
     tight = np.diag([1 / _PRIORS[key][1] ** 2 for key in keys])
     weights = _robust(errors) / _NOISE**2
     left = slopes.T @ (weights[:, None] * slopes) + tight
     right = -slopes.T @ (weights * errors) - tight @ away
-    change = np.clip(np.linalg.solve(left, right), -0.3, 0.3)
-    moved = {key: parameters[key] * math.exp(by) for key, by in zip(keys, change, strict=True)}
-    return {key: value if key[1] in _UNBOUNDED else min(1.0, value) for key, value in moved.items()}
+    most = np.array([math.log(_most(key, parameters) / parameters[key]) for key in keys])
+    change, held = np.zeros(len(keys)), np.zeros(len(keys), bool)
+    while True:
+        change[held] = np.minimum(most[held], 0.3)
+        free = ~held
+        change[free] = np.linalg.solve(left[np.ix_(free, free)], right[free] - left[np.ix_(free, held)] @ change[held])
+        beyond = free & (change > most)
+        if not beyond.any():
+            break
+        held |= beyond
+    return {key: parameters[key] * math.exp(np.clip(by, -0.3, 0.3)) for key, by in zip(keys, change, strict=True)}
+
+
+def _most(key: Key, parameters: Mapping[Key, float]) -> float:
+    """Return the most that a parameter can be, beside the others."""
+    table, name = key
+    if name == "expert-widened":
+        widened = parameters["else", "widened-compute"]
+        return widened * parameters[table, "linear-compute"] / parameters[table, "expert-compute"]
+    return math.inf if name in _UNBOUNDED else 1.0
 
 
 def _robust(errors: np.ndarray) -> np.ndarray:
@@ -297,24 +331,16 @@ def spreads(
     found: dict[str, list[tuple[str, float]]] = defaultdict(list)
     every = pool.map(_ratios, works, [without[work.measurement.source] for work in works])
     for work, ratios in zip(works, every, strict=True):
-        source, gpu = work.measurement.source, work.measurement.gpu.name
+        source, gpu = work.measurement.source, work.measurement.gpu.kernels
         mixture = any(layer.mlp.experts for layer in work.measurement.spec.layers)
         kind = "unmeasured" if not efficiency.has_own_spread(gpu) else "experts" if mixture else "dense"
         for figure, ratio in ratios.items():
             found[kind if figure == FIGURES[0] else figure.removesuffix("_ms")].append((source, ratio))
         if kind != "unmeasured":
-            found["unmeasured"].append((source, math.exp(-work.error(_of_all_gpus(parameters)))))
+            found["unmeasured"].append((source, math.exp(-work.error(parameters, efficiency.ELSE))))
     ends = {kind: interval(of_kind) for kind, of_kind in found.items()}
     lows, highs = zip(*(ends[kind] for kind in ("dense", "experts", "unmeasured") if kind in ends), strict=True)
     return {**ends, "unmeasured": (min(lows), max(highs))}
-
-
-def _of_all_gpus(parameters: Mapping[Key, float]) -> dict[Key, float]:
-    """Return the parameters with which every GPU has the figures of [else]."""
-    shares = efficiency.efficiencies(efficiency.ELSE)
-    given = {(efficiency.ELSE, one.name.replace("_", "-")): float(getattr(shares, one.name)) for one in fields(shares)}
-    engines = engine_costs.all_engine_costs()
-    return {**given, **{key: value for key, value in parameters.items() if key[0] in (efficiency.ELSE, *engines)}}
 
 
 def _ratios(work: Work, parameters: Mapping[Key, float]) -> dict[str, float]:

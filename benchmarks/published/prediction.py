@@ -64,9 +64,10 @@ def costs_name(measurement: Measurement) -> str:
     return "vllm-sync" if engine.name == "vllm" and not engine.asynchronous else engine.name
 
 
-def costs_of(measurement: Measurement) -> EngineCosts:
-    """Return the costs of the run's engine."""
-    return without_larger_graphs(engine_costs(costs_name(measurement)).of_model(measurement.spec.family))
+def costs_of(measurement: Measurement, costs: EngineCosts | None = None) -> EngineCosts:
+    """Return the costs of the run's engine, for its model. costs: of the engine for any; None: as known."""
+    costs = costs or engine_costs(costs_name(measurement))
+    return without_larger_graphs(costs.of_model(measurement.spec.family))
 
 
 def without_larger_graphs(costs: EngineCosts) -> EngineCosts:

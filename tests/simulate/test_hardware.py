@@ -11,7 +11,7 @@ import pytest
 from inflight.core.types.features import Features
 from inflight.models.known import known_model
 from inflight.planning.machine import Hardware
-from inflight.simulate.efficiency import CPU, efficiencies, measured_family, read_shares
+from inflight.simulate.efficiency import CPU, efficiencies, has_own_spread, measured_family, read_shares
 from inflight.simulate.hardware import _EXAMPLES, HardwareError, data_sheets, find_gpu, read_hardware_file
 
 # tokens at which weights in bf16 are reused often enough, from the data sheets' peaks and bandwidths
@@ -234,6 +234,14 @@ def test_a_processor_of_a_file_has_the_shares_of_matrix_units_only_under_a_name_
     assert [name for name, one in kernels.items() if one == CPU] == ["xeon-e5-2690", "m5.metal", "apple"]
     assert efficiencies(kernels["xeon-e5-2690"]).linear_compute > 5 * efficiencies(kernels["xeon-6980p"]).linear_compute
     assert measured_family("m2") == measured_family("m3-ultra") == "apple" and measured_family("m5.metal") is None
+
+
+def test_chips_with_other_links_or_fewer_units_have_the_shares_of_the_whole_one() -> None:
+    assert measured_family("h800") == "h100" and measured_family("a800-80") == "a100"
+    assert measured_family("l40") == "l40s"
+    for cut, whole in (("h20", "h100"), ("l20", "l40s")):
+        assert efficiencies(cut) == efficiencies(whole)
+        assert not has_own_spread(cut), "nothing was measured of it"
 
 
 def test_shares_that_refer_to_no_table_are_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+from inflight.simulate.efficiency import like
 from inflight.simulate.hardware import Gpu
 from inflight.simulate.parallelism import Parallelism
 
@@ -45,6 +46,7 @@ _COLLECTIVES: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]] = {
     "a100-80": _A100,
     "a100-40": _A100,
 }
+_LINKS = {"h100": 450, "h200": 450, "b200": 900, "a100-80": 300, "a100-40": 300}  # GB/s over which they were timed
 _START = {2: 10e-6, 4: 13e-6, 8: 20e-6}  # seconds of the smallest message
 _SHARE = 0.6  # of the link, by large messages: 0.54 to 0.8 over NVLink, 0.7 over PCIe
 _NETWORK_SHARE = 0.7  # of the network card: two nodes of A100 took 4.89 ms for 45 MB
@@ -65,11 +67,19 @@ def all_reduce_seconds(gpu: Gpu, gpus: int, message_bytes: float) -> float:
     if gpus > gpu.domain:
         rate = _NETWORK_SHARE * gpu.network_bytes_per_s
         return _START[8] + _HOP + 2 * (gpus - 1) / gpus * message_bytes / rate
-    measured = _COLLECTIVES.get(gpu.name, {}).get(gpus)
+    measured = _timed(gpu).get(gpus)
     if measured is not None:
         return _between(measured, message_bytes)
     start = _START.get(gpus, 20e-6)
     return start + 2 * (gpus - 1) / gpus * message_bytes / (_SHARE * gpu.link_bytes_per_s)
+
+
+def _timed(gpu: Gpu) -> Mapping[int, Sequence[tuple[float, float]]]:
+    """Return the timed all-reduces of a GPU, or of one with its kernels, over a link of the same rate."""
+    for name in (gpu.name, like(gpu.name)):
+        if gpu.link == "NVLink" and gpu.link_gb_per_s == _LINKS.get(name):
+            return _COLLECTIVES[name]
+    return {}
 
 
 def expert_exchange_seconds(gpu: Gpu, gpus: int, tokens: float, top_k: int, hidden: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,8 @@ class Efficiencies:
             fewer are read than by even choices.
         fp8_compute, widened_compute, expert_fp8, expert_fp4, expert_cutlass, expert_widened, prefill_narrow,
             prefill_fp8, decode_fp8: Factors on such a share of the peak.
-        sinks, mixed_decode, all_reduce: Factors on prefill_compute and decode_memory; on decode_memory; on seconds.
+        sinks, mixed_decode, all_reduce, exchange: Factors on prefill_compute and decode_memory; on decode_memory; on
+            seconds.
         expert_width, expert_fp4_width: Elements of an expert's hidden layer on one GPU.
         expert_tokens: Tokens of an expert.
         prefill_tile, decode_tile: Positions that a query or a row costs beside those it sees.
@@ -63,6 +64,7 @@ class Efficiencies:
     decode_tile: float
     mixed_decode: float
     all_reduce: float
+    exchange: float
     layer_launch: float
     expert_launch: float
     expert_fp8_launch: float
@@ -86,14 +88,18 @@ def read_shares(path: Path = FILE) -> Mapping[str, Mapping[str, object]]:
     return tables
 
 
+def like(gpu: str) -> str:
+    """Return the GPU whose kernels this one has; its own name where that is in no alias."""
+    return str(read_shares()["aliases"].get(gpu, gpu))
+
+
 def measured_family(gpu: str) -> str | None:
     """Return the GPU or processor whose shares are used for this one; None: those of [else], or of most processors.
 
     A GPU's name begins with that of its like. Processors that do may have no matrix units, so that theirs are listed.
     """
-    tables = read_shares()
-    named = str(tables["aliases"].get(gpu, gpu))
-    for family, table in tables.items():
+    named = like(gpu)
+    for family, table in read_shares().items():
         names = table.get("names")
         if family in (ELSE, CPU, "spread", "aliases"):
             continue
@@ -112,12 +118,23 @@ def is_estimated(gpu: str) -> bool:
     return measured_family(gpu) is None
 
 
+def tables_of(gpu: str) -> tuple[str, ...]:
+    """Return the tables that the shares of a GPU are from; what a later one has goes before the same of those before
+    it."""
+    family = gpu if gpu in (ELSE, CPU) else measured_family(gpu) or ELSE
+    others = str(read_shares()[family].get("others", ELSE))
+    return tuple(dict.fromkeys((ELSE, others, family)))
+
+
 @functools.cache
 def efficiencies(gpu: str) -> Efficiencies:
     """Return the shares of a GPU."""
-    tables, family = read_shares(), CPU if gpu == CPU else measured_family(gpu)
-    own = {} if family is None else tables[family]
-    found = {**tables[ELSE], **tables[str(own.get("others", ELSE))], **own}
+    return combined([read_shares()[table] for table in tables_of(gpu)])
+
+
+def combined(tables: Iterable[Mapping[str, object]]) -> Efficiencies:
+    """Return the shares that these tables have together, of which later ones go first."""
+    found = {key: value for table in tables for key, value in table.items()}
     return Efficiencies(**{one.name: float(found[one.name.replace("_", "-")]) for one in fields(Efficiencies)})  # type: ignore[arg-type]
 
 
@@ -147,29 +164,54 @@ def _end(name: str, case: Case) -> float:
     return float(found[1 if case == "low" else 0])
 
 
-# share of the large-step rate that steps of so many tokens reach (A100, Llama-3-8B; between them straight in log2)
-_TOKENS = ((32, 0.50), (64, 0.60), (128, 0.70), (256, 0.92), (512, 0.98), (1024, 1.0))
-# by how much reading weights slows down from one token to TILE of them (the same profile: 0.26 ms a layer become 0.31)
-_TILE, _SLOWER = 64, 0.17
-# share of the large-shard rate, by bytes in bf16 of one layer's weights on one GPU (70B and 7B under 1 to 8 GPUs)
-_SHARDS = ((50e6, 0.65), (200e6, 0.86), (430e6, 0.95), (850e6, 0.96), (1700e6, 1.0))
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How rates of matrices vary with a step's size. Each table has sizes and the share of the rate at large ones that
+    they reach, between them straight in the size's logarithm.
+
+    Attributes:
+        tokens: By the tokens of a step.
+        shards: By the bytes of one layer's weights on one GPU, as bf16.
+        tile, slower: By how much reading weights slows down from one token to `tile` of them.
+    """
+
+    tokens: Sequence[tuple[float, float]]
+    shards: Sequence[tuple[float, float]]
+    tile: int
+    slower: float
+
+    def token_share(self, tokens: float) -> float:
+        """Return the share of the rate of large steps; a step of fewer tokens leaves matrix units idle."""
+        return _straight_in_log(self.tokens, tokens)
+
+    def shard_share(self, shard_bytes: float) -> float:
+        """Return the share of the rate over large shards."""
+        return _straight_in_log(self.shards, shard_bytes)
+
+    def reading_factor(self, tokens: float) -> float:
+        """Return the factor on the time to read weights, as a step's tokens fill a kernel's tile."""
+        return 1 + self.slower * min(1.0, tokens / self.tile)
+
+
+_GPU = Profile(
+    # A100, Llama-3-8B; from one token to 64 of them 0.26 ms of a layer become 0.31
+    tokens=((32, 0.50), (64, 0.60), (128, 0.70), (256, 0.92), (512, 0.98), (1024, 1.0)),
+    # Llama 70B and 7B under 1 to 8 GPUs
+    shards=((50e6, 0.65), (200e6, 0.86), (430e6, 0.95), (850e6, 0.96), (1700e6, 1.0)),
+    tile=64,
+    slower=0.17,
+)
+# This engine's products of the layers of Qwen2.5-0.5B, of 30 MB each, on two cores (docs/results/kernels.md): 0.91 of
+# the peak with 32 tokens and 0.94 with 512, and with 8 tokens 1.08, 1.29 and 1.18 times as long as with one, in bf16,
+# int8 and int4.
+_PROCESSOR = Profile(tokens=((1, 1.0),), shards=((1, 1.0),), tile=8, slower=0.18)
 MAX_MEASURED_TOKENS = 4096  # of the steps that were measured
 MIN_SHARD_BYTES = 50e6  # bytes in bf16
 
 
-def token_share(tokens: float) -> float:
-    """Return the share of the rate of large steps; a step of fewer tokens leaves matrix units idle."""
-    return _straight_in_log(_TOKENS, tokens)
-
-
-def reading_factor(tokens: float) -> float:
-    """Return the factor on the time to read weights, as a step's tokens fill a kernel's tile."""
-    return 1 + _SLOWER * min(1.0, tokens / _TILE)
-
-
-def shard_share(shard_bytes: float) -> float:
-    """Return the share of the rate over large shards. shard_bytes: one layer's weights on one GPU, as bf16."""
-    return _straight_in_log(_SHARDS, shard_bytes)
+def profile(is_processor: bool) -> Profile:
+    """Return how rates of matrices vary with a step's size, on GPUs or on processors."""
+    return _PROCESSOR if is_processor else _GPU
 
 
 def saturation(size: float, half: float) -> float:

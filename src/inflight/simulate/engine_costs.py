@@ -65,12 +65,10 @@ class EngineCosts:
 
     def launch_seconds(self, tokens: int, with_decodes: bool, layers: int, recurrent: int) -> float:
         """Return the host's time to launch the layers of a step, `recurrent` of them with a state; 0 where it is a
-        graph."""
-        if tokens <= self.graph_tokens:
-            return 0.0
-        if with_decodes or self.prompt_layer is None:
-            return self.eager_layer * layers
-        return self.prompt_layer * layers + self.prompt_recurrent * recurrent
+        graph, which is of decodes alone where prompts have a time of their own."""
+        if self.prompt_layer is not None and not with_decodes:
+            return self.prompt_layer * layers + self.prompt_recurrent * recurrent
+        return 0.0 if tokens <= self.graph_tokens else self.eager_layer * layers
 
     def padded(self, rows: int) -> int:
         """Return the rows that a step of decodes computes: those of the smallest graph that holds them."""

@@ -28,11 +28,9 @@ from inflight.simulate.efficiency import (
     efficiencies,
     is_estimated,
     measured_family,
-    reading_factor,
+    profile,
     saturation,
-    shard_share,
     spread,
-    token_share,
 )
 from inflight.simulate.engine_costs import EngineCosts, engine_costs
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision
@@ -103,6 +101,7 @@ class Roofline:
         self.weights, self.kv, self.case = weights, kv, case
         self._bf16, self._bandwidth = gpu.flops_per_s("bf16"), gpu.bytes_per_s
         self._shares = efficiencies(gpu.kernels) if shares is None else shares
+        self._profile = profile(gpu.device == "cpu")
         self._engine = engine_costs() if engine is None else engine
         self._matrices = linear_shard(spec, self.parallelism)
         self.packing = self._engine.packing(weights, bool(self._matrices.experts))
@@ -115,7 +114,9 @@ class Roofline:
         self._factor = spread(gpu.kernels, self.has_experts, case) * uneven_stages(spec, self.parallelism)
         self._shard = 2 * matrix_parameters(spec) / layers / self.parallelism.stage_gpus
         rate = self._rate(self.packing.matrix, self._shares.fp8_compute, self._shares.widened_compute)
-        self._matrix_rate = rate * self._shares.linear_compute * shard_share(2 * self._matrices.matrices / layers)
+        self._matrix_rate = (
+            rate * self._shares.linear_compute * self._profile.shard_share(2 * self._matrices.matrices / layers)
+        )
         self._sinks = self._shares.sinks if _has_sinks(spec) else 1.0
         self._prompt_rate, self._decode_rate = _attention_rates(spec, gpu, kv, self._shares, self._engine)
         self._caches, self._expansion = cache_shards(spec, tensor), latent_expansion(spec, tensor)
@@ -204,8 +205,10 @@ class Roofline:
         tokens = features.tokens
         if not tokens:
             return Cost("linear", 0.0, "bandwidth")
-        computed = tokens * self._matrices.flops / (self._matrix_rate * token_share(tokens))
-        read = self._matrix_bytes * reading_factor(tokens) / (self._bandwidth * self._shares.linear_memory)
+        computed = tokens * self._matrices.flops / (self._matrix_rate * self._profile.token_share(tokens))
+        read = (
+            self._matrix_bytes * self._profile.reading_factor(tokens) / (self._bandwidth * self._shares.linear_memory)
+        )
         dense = _slower("linear", computed, read)
         of_experts = [self._experts(stage_tokens, one) for one in self._matrices.experts]
         longest = max((dense, *of_experts), key=lambda cost: cost.seconds)
@@ -317,8 +320,8 @@ class Roofline:
     def _logits(self, features: Features) -> Cost:
         if not features.samples:
             return Cost("logits head", 0.0, "bandwidth")
-        rate = self._bf16 * self._shares.linear_compute * token_share(features.samples)
-        bandwidth = self._bandwidth * self._shares.linear_memory / reading_factor(features.samples)
+        rate = self._bf16 * self._shares.linear_compute * self._profile.token_share(features.samples)
+        bandwidth = self._bandwidth * self._shares.linear_memory / self._profile.reading_factor(features.samples)
         read = self._head * ITEM_BYTES["bf16"] / bandwidth
         return _slower("logits head", 2 * features.samples * self._head / rate, read)
 
@@ -339,18 +342,19 @@ class Roofline:
         """Return the seconds that tokens of all layers take to the experts that data-parallel groups share."""
         if self.parallelism.data_attention == 1:
             return 0.0
-        each = [one.layers * self._between_experts(stage_tokens, one) for one in self._matrices.experts]
-        return sum(each) * self._shares.all_reduce
+        return sum([one.layers * self._between_experts(stage_tokens, one) for one in self._matrices.experts])
 
     def _between_experts(self, stage_tokens: float, experts: ExpertShard) -> float:
         """Return the seconds that one layer's tokens take to its experts and back: an all-gather and a reduce-scatter
         (together an all-reduce), or each token to its own experts, whichever is faster."""
         one, hidden = self.parallelism, self.spec.hidden_size
         gathered = all_reduce_seconds(self.gpu, one.stage_gpus, stage_tokens * hidden * ITEM_BYTES["bf16"])
+        gathered *= self._shares.all_reduce
         if experts.divided == 1:
             return gathered
         tokens = stage_tokens / one.stage_gpus * experts.busiest(stage_tokens, self._engine.expert_skew)
-        return min(gathered, expert_exchange_seconds(self.gpu, experts.divided, tokens, experts.mlp.top_k, hidden))
+        sent = expert_exchange_seconds(self.gpu, experts.divided, tokens, experts.mlp.top_k, hidden)
+        return min(gathered, sent * self._shares.exchange)
 
     def _kernel_gaps(self) -> float:
         """Return the seconds between a step's kernels."""
