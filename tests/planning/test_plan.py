@@ -423,6 +423,20 @@ def test_a_machine_that_its_bound_rules_out_is_not_simulated() -> None:
     assert "requests/s per replica in a steady state, at which it would not be cheaper." in as_text(found)
 
 
+@pytest.mark.parametrize(
+    ("stopped", "said"),
+    [
+        (True, "/s per replica, from which it would be cheaper, TTFT p99 is"),
+        (False, "meets the SLOs at no rate: even at"),
+    ],
+)
+def test_a_machine_that_misses_the_slos_is_said_to_at_no_rate_or_where_it_pays(stopped: bool, said: str) -> None:
+    found = answer(2.0)
+    missed = replace(found.trial, values={found.question.slos[0]: 1e3})
+    other = replace(found.chosen, machine=machine("small"), rate=0.0, capacity=Capacity(None, missed, 3, stopped))
+    assert said in " ".join(as_text(replace(found, others=[other])).split())
+
+
 @pytest.mark.wide
 def test_impossible_slos_are_answered_with_what_is_possible() -> None:
     question = asked(machine(), rate=2.0, slo="ttft=5(p99)")

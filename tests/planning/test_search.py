@@ -131,7 +131,9 @@ def test_what_misses_the_slos_asks_for_as_much_more_as_what_meets_them_sends() -
 def test_a_candidate_that_is_not_worth_it_is_given_up_at_once() -> None:
     queue = Queue(10.0)
     found = find_capacity(queue, 9.5, worth=9.5)
-    assert found.met is None and queue.rates == [9.5]
+    assert found.met is None and queue.rates == [9.5] and found.stopped
+    nowhere = find_capacity(Queue(1e-9), 9.5)
+    assert nowhere.met is None and not nowhere.stopped, "even a trickle misses the SLOs"
 
 
 def test_trials_are_bounded() -> None:

@@ -27,11 +27,13 @@ SATURATED = 3.0  # badness of a run whose waiting grew without end
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """met: at the highest rate that was tried and met the SLOs, None where even a trickle did not. missed: at the
-    lowest that did not, None where none was found."""
+    lowest that did not, None where none was found. stopped: whether no lower rate than the missed one was of interest,
+    which may meet them."""
 
     met: Trial | None
     missed: Trial | None
     trials: int
+    stopped: bool = False
 
     @property
     def limit(self) -> float:
@@ -80,6 +82,7 @@ def find_capacity(
     sides: dict[bool, tuple[float, Trial]] = {} if known is None else {known.met: (known.rate, known)}
     lowest = TRICKLE * guess
     rate, number, was_met, repeated = min(lowest if trickle_first else guess, ceiling), 0, False, 0
+    is_trickle = False
     if known is not None and not known.met:
         rate, repeated = min(rate, known.rate / min(BLIND, _down(known))), 1
     closing = CLOSING
@@ -95,7 +98,7 @@ def find_capacity(
             max_trials, closing = max_trials + closing, 0
         is_last = trickle and True not in sides and number >= max_trials - 2
         rate = lowest if is_last else _next(sides, was_met, repeated, guess, ceiling)
-    return _capacity(sides, number)
+    return replace(_capacity(sides, number), stopped=True not in sides and not is_trickle)
 
 
 def _capacity(sides: dict[bool, tuple[float, Trial]], trials: int) -> Capacity:
