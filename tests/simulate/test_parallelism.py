@@ -8,18 +8,25 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
+from inflight.core.types.plan import Capacity
 from inflight.models.known import known_model
 from inflight.models.mixers.mla import LatentAttention
 from inflight.models.spec import ModelSpec
 from inflight.planning.memory import max_concurrent_sequences
+from inflight.planning.steady import prompt_seconds
 from inflight.simulate.collectives import all_reduce_seconds, expert_exchange_seconds
+from inflight.simulate.costs import KINDS
 from inflight.simulate.efficiency import efficiencies
 from inflight.simulate.engine_costs import engine_costs
 from inflight.simulate.hardware import find_gpu
 from inflight.simulate.parallelism import Parallelism, ParallelismError, check_parallelism, largest_stage
-from inflight.simulate.roofline import KINDS, Roofline
+from inflight.simulate.roofline import Roofline
 from inflight.simulate.shards import busiest_batch, linear_shard, prompt_chunks
+from inflight.simulate.simulation import Pool, SimulationSetup, simulate
+from inflight.workload.workload import Entry, Workload
 
 TENSOR, GROUPS = Parallelism(8), Parallelism(1, expert=8, data_attention=8)
 STAGES = Parallelism(8, pipeline=2)
@@ -107,6 +114,36 @@ def test_a_step_of_decodes_is_divided_evenly_and_a_lone_prompt_is_on_one_group()
     many = structs.replace(prompt, tokens=8 * 1024, rows=8, samples=0, prefill_context=8 * 1024 * 512.0)
     assert busiest_batch(many, GROUPS, 4096).tokens == pytest.approx(1024, abs=8)
     assert busiest_batch(many, STAGES, 4096).tokens == pytest.approx(4096, abs=8)
+
+
+def test_a_lone_prompt_is_in_one_batch_of_a_pipeline_as_far_as_that_may_be_long() -> None:
+    """All stages pass it whole; a longer one is divided, and several are in as many batches."""
+    lone, many = (Features(1024, rows, rows, 0, 1024 * 512.0 / rows, prompt_chunks=rows) for rows in (1, 8))
+    tokens = [busiest_batch(lone, STAGES, 4096, most).tokens for most in (None, 256, 768, 2048)]
+    assert tokens == [512, 512, 768, 1024]
+    assert busiest_batch(many, STAGES, 4096, 2048).tokens == 512
+    beside = structs.replace(lone, tokens=1024 + 200, rows=201, samples=201, decode_context=200 * 1000)
+    assert busiest_batch(beside, STAGES, 4096, 768).tokens == 768, "decodes are in each batch"
+    groups = Parallelism(4, data_attention=2, pipeline=2)
+    assert [busiest_batch(one, groups, 4096, 2048).tokens for one in (lone, many)] == [1024, 256]
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_stages_make_no_lone_prompt_faster(stages: int) -> None:
+    """A full step of many prompts is as before; both hold for closed form and simulation."""
+    model, gpu, prompt = known_model("llama-3.1-70b"), find_gpu("h100"), Features(2048, 1, 1, 0, 2048 * 1024.0, 0, 1)
+    one, several = (Roofline(model, gpu, Parallelism(2, pipeline=n)) for n in (1, stages))
+    bounded, budget = several.in_steps_of(2048 * stages), 2048 * stages
+    assert one.in_steps_of(2048) is one
+    assert bounded.seconds(prompt) >= one.seconds(prompt)
+    assert prompt_seconds(several, 2048, budget) == prompt_seconds(several, 2048, None) == bounded.seconds(prompt)
+    full = Features(budget, 100 + 4, 100, 100 * 1000, (budget - 100) * 1024.0, 0, 4)
+    assert bounded.seconds(full) == several.seconds(full)
+    assert all(two.seconds(DECODES) == several.seconds(DECODES) for two in (bounded, several.in_steps_of(512)))
+    settings = EngineSettings(device="cuda", max_num_seqs=8, max_model_len=4096, max_num_batched_tokens=budget)
+    pool = Pool(Capacity(1000, 16, 8, 4096, 1000), settings, SchedulingSettings(), lambda number: several)
+    run = simulate(Workload((Entry(0.0, 2048, 2),), "alone"), SimulationSetup(pool))
+    assert run.observations[0].ttft == pytest.approx(bounded.seconds(prompt))
 
 
 def test_prompts_that_end_with_a_step_are_no_decodes() -> None:

@@ -18,11 +18,12 @@ from inflight.models.registry import read_spec
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
 from inflight.simulate.collectives import all_reduce_seconds
+from inflight.simulate.costs import KINDS
 from inflight.simulate.efficiency import Case, efficiencies, spread
 from inflight.simulate.engine_costs import engine_costs
 from inflight.simulate.hardware import data_sheets, find_gpu
 from inflight.simulate.parallelism import Parallelism, ParallelismError
-from inflight.simulate.roofline import KINDS, STATE_CHUNK, STATE_PASSES, Roofline
+from inflight.simulate.roofline import STATE_CHUNK, STATE_PASSES, Roofline
 from inflight.simulate.shards import linear_shard, min_kv_heads
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate
 from inflight.simulate.steps import kind_of
@@ -406,7 +407,7 @@ def test_states_are_read_and_written_for_every_row() -> None:
 def states_of(held: Features, roofline: Roofline) -> tuple[float, float]:
     """Seconds of a step's attention with states beyond those of attention, of prompts and of decodes."""
     with_states = roofline._work(held, held.tokens)[1:3]
-    attention = roofline._prefill_attention(held), roofline._decode_attention(held)
+    attention = roofline._attention.of_prompts(held), roofline._attention.of_decodes(held)
     prompts, decodes = (one.seconds - other.seconds for one, other in zip(with_states, attention, strict=True))
     return prompts, decodes
 
@@ -456,7 +457,7 @@ def test_the_slower_part_of_attention_and_states_is_the_bottleneck() -> None:
     roofline, kind = Roofline(published("qwen3-next-80b-a3b"), find_gpu("h200"), 4), KINDS.index("prefill attention")
     long, crowd = Features(8192, 1, 1, 0, 8192 * 4096.0), Features(1002, 1001, 1001, 1000, 2.0, prompt_chunks=1)
     assert [roofline.costs(held)[kind].bound for held in (long, crowd)] == ["compute", "bandwidth"]
-    assert roofline._prefill_attention(crowd).bound == "compute"
+    assert roofline._attention.of_prompts(crowd).bound == "compute"
 
 
 def test_swapped_blocks_cost_their_copy() -> None:

@@ -9,10 +9,11 @@ import pytest
 from inflight.core.types.features import Features
 from inflight.models.arithmetic import step_weight_bytes
 from inflight.models.known import known_model
+from inflight.simulate.costs import KINDS
 from inflight.simulate.efficiency import efficiencies
 from inflight.simulate.hardware import find_gpu, packing
 from inflight.simulate.parallelism import Parallelism
-from inflight.simulate.roofline import KINDS, Roofline
+from inflight.simulate.roofline import Roofline
 from inflight.simulate.shards import (
     CacheShard,
     Expansion,
@@ -62,7 +63,7 @@ def test_a_text_that_is_computed_whole_sees_all_of_itself() -> None:
     assert whole.seen(512 * 256.0, 512, 1) == 512 * 512
     assert window.seen(512 * 256.0, 512, 1) == 512 * 129
     encoder, causal = (Roofline(known_model("bge-m3"), find_gpu("l4")) for _ in range(2))
-    causal._caches = tuple(replace(one, causal=True) for one in causal._caches)
+    causal._attention.caches = tuple(replace(one, causal=True) for one in causal._attention.caches)
     both, before = (one.costs(prompt(8192))[PREFILL].seconds for one in (encoder, causal))
     tile = efficiencies("l4").prefill_tile
     assert both / before == pytest.approx((8192 + tile) / (4096 + tile))
@@ -77,10 +78,10 @@ def test_keys_and_values_of_cached_latent_vectors_are_made_again_for_each_chunk(
     assert one.copied == 61 * (2 * 576 + 16 * (2 * 128 + 64)), "gathered, and joined with the rotated key"
     model = Roofline(spec, find_gpu("h200"), 8, weights="fp8")
     whole, late = prompt(8192), prompt(512, start=100_000)
-    made = model._expand_seconds(100_000)
+    made = model._attention.expanding(100_000)
     assert 0.02 < made < 0.07
     as_cached = Roofline(spec, find_gpu("h200"), 8, weights="fp8")
-    as_cached._expansion = Expansion()
+    as_cached._attention.expansion = Expansion()
     seconds, pairs = (one.costs(late)[PREFILL].seconds for one in (model, as_cached))
     assert seconds == pytest.approx(pairs + made * model._factor * model._engine.kernels)
     assert model.costs(whole) == as_cached.costs(whole)

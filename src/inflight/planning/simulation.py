@@ -24,10 +24,10 @@ from inflight.planning.queues import class_behind, grows
 from inflight.planning.rendering import milliseconds
 from inflight.planning.slos import undecided
 from inflight.routing.registry import BLOCK, ROUTERS
+from inflight.simulate.costs import Cost
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.engine_costs import front_end_costs
-from inflight.simulate.roofline import Cost
 from inflight.simulate.simulation import Pool, Simulation, SimulationSetup, simulate
 from inflight.simulate.steps import StepModel
 from inflight.simulate.transfers import Folder, TransferRate

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from inflight.core.types.features import Features
 from inflight.planning.traffic import Traffic
-from inflight.simulate.steps import StepModel
+from inflight.simulate.steps import StepModel, in_steps_of
 
 FILL = 2.0  # mean residences before the measured part of a run
 DRAIN = 0.5  # and after it, of arrivals that keep the batch full for the measured requests
@@ -63,6 +63,7 @@ def prompt_seconds(model: StepModel, tokens: float, budget: int | None) -> float
     """Return the seconds of a prompt on an idle engine, chunk by chunk. budget: tokens of a step; None: all at once."""
     length = round(tokens)
     chunk, seconds, start = budget or length, 0.0, 0
+    model = in_steps_of(model, budget)
     while start < length:
         taken = min(chunk, length - start)
         seconds += model.seconds(Features(taken, 1, 1, 0, taken * (start + taken / 2), prompt_chunks=1))

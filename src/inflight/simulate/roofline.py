@@ -9,17 +9,19 @@ the gathering of several GPUs' logits and sampling are not counted. Kernels reac
 
 from __future__ import annotations
 
-from typing import Literal
+import copy
+import sys
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from inflight.core.types.features import Features
 from inflight.models.arithmetic import matrix_parameters, table_parameters
-from inflight.models.mixers.attention import Attention
 from inflight.models.mixers.mla import LatentAttention
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
+from inflight.simulate.attention_costs import AttentionCosts
 from inflight.simulate.collectives import all_reduce_seconds, expert_exchange_seconds, send_seconds
+from inflight.simulate.costs import Cost, slower
 from inflight.simulate.efficiency import (
     MAX_MEASURED_TOKENS,
     MIN_SHARD_BYTES,
@@ -38,9 +40,6 @@ from inflight.simulate.parallelism import Parallelism, as_parallelism, check_par
 from inflight.simulate.shards import (
     ExpertShard,
     busiest_batch,
-    cache_shards,
-    cached_context,
-    latent_expansion,
     linear_shard,
     matrix_bytes,
     prompt_chunks,
@@ -48,22 +47,10 @@ from inflight.simulate.shards import (
 
 HALF = Parallelism(pipeline=2)  # of a batch
 NVLINK = "NVLink"
-QUERY_TILE = 128  # queries that share one reading of keys and values
 EXPERT_PASSES = 3  # times that vectors of the chosen experts are read or written beside their products
 # In a step with prompts all rows pass the kernels of chunks (vLLM, gated delta rule): one that decodes fills a chunk,
 # and states are gathered before and scattered after, each time read and written.
 STATE_CHUNK, STATE_PASSES = 64, 3
-NARROW = 64  # elements of a head, at which exponentials bound attention
-Bound = Literal["compute", "bandwidth", "link", "launch"]
-KINDS = ("linear", "prefill attention", "decode attention", "logits head", "all-reduce", "launch")
-
-
-class Cost(Struct, frozen=True, gc=False):
-    """Seconds of one class of work in a step, and its bottleneck."""
-
-    kind: str
-    seconds: float
-    bound: Bound
 
 
 class Roofline:
@@ -114,18 +101,15 @@ class Roofline:
         self._factor = spread(gpu.kernels, self.has_experts, case) * uneven_stages(spec, self.parallelism)
         self._shard = 2 * matrix_parameters(spec) / layers / self.parallelism.stage_gpus
         rate = self._rate(self.packing.matrix, self._shares.fp8_compute, self._shares.widened_compute)
-        self._matrix_rate = (
-            rate * self._shares.linear_compute * self._profile.shard_share(2 * self._matrices.matrices / layers)
-        )
-        self._sinks = self._shares.sinks if _has_sinks(spec) else 1.0
-        self._prompt_rate, self._decode_rate = _attention_rates(spec, gpu, kv, self._shares, self._engine)
-        self._caches, self._expansion = cache_shards(spec, tensor), latent_expansion(spec, tensor)
-        self._token_bytes = sum(one.elements for one in self._caches) * ITEM_BYTES[kv]  # of one token, on one GPU
+        share = self._shares.linear_compute * self._profile.shard_share(2 * self._matrices.matrices / layers)
+        self._matrix_rate = rate * share
+        self._attention = AttentionCosts(spec, gpu, tensor, kv, self._shares, self._engine, self._matrix_rate)
         self._state_bytes = 2 * state_bytes(spec) / tensor  # of one row: read and written
         self._collectives = self._shares.all_reduce * (self._engine.all_reduce if gpu.link == NVLINK else 1.0)
         self._head = 0.0 if spec.head is None else table_parameters(spec) / tensor
-        self._block_bytes = block_size * self._token_bytes
+        self._block_bytes = block_size * self._attention.token_bytes
         self._overlaps = self.parallelism.spans(gpu)
+        self._batch_tokens: int | None = None  # of one of a pipeline's batches at most, where that is known
         self._has_graphs = gpu.device == "cuda"  # of decodes; other steps are launched kernel by kernel
         self._gaps = self._kernel_gaps()
         # What depends on numbers of tokens alone, of which few occur: linear layers, the logits' head, collectives.
@@ -145,6 +129,15 @@ class Roofline:
         """Whether shares of the data sheet are estimates: nothing was measured of such GPUs."""
         return is_estimated(self.gpu.kernels)
 
+    def in_steps_of(self, tokens: int | None) -> Roofline:
+        """Return the model of an engine whose steps have so many tokens at most, of all data-parallel groups and stages
+        of a pipeline together; None: of one that does not divide prompts. Before, each step is taken to be full."""
+        if self.parallelism.pipeline == 1:
+            return self
+        bounded = copy.copy(self)
+        bounded._batch_tokens = sys.maxsize if tokens is None else max(1, tokens // self.parallelism.batches)
+        return bounded
+
     @property
     def has_experts(self) -> bool:
         return bool(self._matrices.experts)
@@ -156,7 +149,7 @@ class Roofline:
     def costs(self, features: Features) -> tuple[Cost, ...]:
         """Return a step's time by class of work, in the order of KINDS."""
         stage_tokens = features.tokens / self.parallelism.pipeline
-        features = busiest_batch(features, self.parallelism, MAX_MEASURED_TOKENS)
+        features = busiest_batch(features, self.parallelism, MAX_MEASURED_TOKENS, self._batch_tokens)
         if self._has_graphs and not features.has_prompts:
             features = structs.replace(features, tokens=self._engine.padded(features.tokens))
         stage_tokens = max(stage_tokens, features.tokens)
@@ -181,7 +174,7 @@ class Roofline:
             linear, exchange = self._linear(features, stage_tokens), self._exchange(features, stage_tokens)
             known = self._by_size[size] = linear, self._logits(features), exchange
         linear, logits, exchange = known
-        prompts, decodes = self._prefill_attention(features), self._decode_attention(features)
+        prompts, decodes = self._attention.of_prompts(features), self._attention.of_decodes(features)
         if self._state_bytes:
             if features.has_prompts:
                 prompts = self._with_states(prompts, features)
@@ -191,7 +184,7 @@ class Roofline:
 
     def extrapolates(self, features: Features) -> str | None:
         """Return a sentence on a step beyond the measured efficiencies; None where it is within."""
-        features = busiest_batch(features, self.parallelism, MAX_MEASURED_TOKENS)
+        features = busiest_batch(features, self.parallelism, MAX_MEASURED_TOKENS, self._batch_tokens)
         if features.tokens > MAX_MEASURED_TOKENS:
             return f"A step has {features.tokens:,} tokens; kernels were measured up to {MAX_MEASURED_TOKENS:,}."
         if self._shard < MIN_SHARD_BYTES:
@@ -209,7 +202,7 @@ class Roofline:
         read = (
             self._matrix_bytes * self._profile.reading_factor(tokens) / (self._bandwidth * self._shares.linear_memory)
         )
-        dense = _slower("linear", computed, read)
+        dense = slower("linear", computed, read)
         of_experts = [self._experts(stage_tokens, one) for one in self._matrices.experts]
         longest = max((dense, *of_experts), key=lambda cost: cost.seconds)
         return Cost("linear", dense.seconds + sum(cost.seconds for cost in of_experts), longest.bound)
@@ -266,45 +259,6 @@ class Roofline:
             return self._bf16
         return self.gpu.flops_per_s(self.weights) * (native if self.gpu.computes(self.weights) else widened)
 
-    def _prefill_attention(self, features: Features) -> Cost:
-        if not features.has_prompts:
-            return _NO_PREFILL
-        # Tiles are computed whole, and filled and emptied, so that each query costs as if it saw some positions more.
-        chunks = prompt_chunks(features)
-        queries = max(1, features.tokens - features.rows + chunks)
-        more = self._shares.prefill_tile * queries
-        pairs = [(one, one.seen(features.prefill_context, queries, chunks) + more) for one in self._caches]
-        flops = sum(one.prompt_flops * seen for one, seen in pairs)
-        read = sum(one.read * seen for one, seen in pairs) * ITEM_BYTES[self.kv] / QUERY_TILE
-        bandwidth = self._bandwidth * self._shares.decode_memory
-        attention = _slower("prefill attention", flops / self._prompt_rate, read / bandwidth)
-        expanded = self._expand_seconds(cached_context(features)) if self._expansion.flops else 0.0
-        return structs.replace(attention, seconds=attention.seconds + expanded)
-
-    def _expand_seconds(self, tokens: float) -> float:
-        """Return the seconds in which keys and values are made of so many cached tokens' latent vectors. Those of the
-        prompt itself are among the products of linear layers."""
-        one, item = self._expansion, ITEM_BYTES["bf16"]
-        bandwidth = self._bandwidth * self._shares.linear_memory
-        product = max(one.flops / self._matrix_rate, one.product * item / bandwidth)
-        return tokens * (product + one.copied * item / bandwidth)
-
-    def _decode_attention(self, features: Features) -> Cost:
-        """Return the time of decodes. In a step without prompts, a row's drafts compute on what the row reads once."""
-        more = self._shares.decode_tile * features.rows if features.decode_context else 0.0
-        pairs, drafts = (
-            (0.0, 0) if features.has_prompts else (features.prefill_context, features.tokens - features.rows)
-        )
-        flops = read = 0.0
-        for one in self._caches:
-            seen = one.seen(features.decode_context, features.rows, features.rows) + more
-            flops += one.decode_flops * (seen + one.seen(pairs, drafts, features.rows))
-            read += one.read * seen
-        moved = read * ITEM_BYTES[self.kv] + self._token_bytes * features.tokens
-        mixed = self._shares.mixed_decode if features.has_prompts else 1.0
-        bandwidth = self._bandwidth * self._shares.decode_memory * self._sinks * mixed
-        return _slower("decode attention", flops / self._decode_rate, moved / bandwidth)
-
     def _with_states(self, attention: Cost, features: Features) -> Cost:
         """Return the time of attention and of layers' own states, which are computed, and read and written."""
         tokens, passes = features.tokens, 1
@@ -323,7 +277,7 @@ class Roofline:
         rate = self._bf16 * self._shares.linear_compute * self._profile.token_share(features.samples)
         bandwidth = self._bandwidth * self._shares.linear_memory / self._profile.reading_factor(features.samples)
         read = self._head * ITEM_BYTES["bf16"] / bandwidth
-        return _slower("logits head", 2 * features.samples * self._head / rate, read)
+        return slower("logits head", 2 * features.samples * self._head / rate, read)
 
     def _exchange(self, features: Features, stage_tokens: float) -> Cost:
         """Return the time of collectives: two all-reduces a layer, of which data-parallel attention has one, and an
@@ -387,30 +341,3 @@ def _overlapped(whole: tuple[Cost, ...], half: tuple[Cost, ...], exchange: float
         return whole
     exposed = structs.replace(half[-1], seconds=2 * (half[-1].seconds - min(exchange, compute)))
     return (*(structs.replace(cost, seconds=2 * cost.seconds) for cost in half[:-1]), exposed)
-
-
-_NO_PREFILL = Cost("prefill attention", 0.0, "bandwidth")
-
-
-def _attention_rates(
-    spec: ModelSpec, gpu: Gpu, kv: Precision, shares: Efficiencies, engine: EngineCosts
-) -> tuple[float, float]:
-    """Return the operations per second of attention, of prompts and of decodes."""
-    peak, in_fp8 = gpu.flops_per_s("bf16"), kv == "fp8" and gpu.computes("fp8")
-    prompts = peak * shares.prefill_compute * (shares.sinks if _has_sinks(spec) else 1.0)
-    prompts *= shares.prefill_narrow if _is_narrow(spec) else 1.0
-    prompts *= shares.prefill_fp8 if in_fp8 and engine.fp8_attention else 1.0
-    return prompts, peak * shares.decode_compute * (shares.decode_fp8 if in_fp8 else 1.0)
-
-
-def _has_sinks(spec: ModelSpec) -> bool:
-    return any(isinstance(layer.mixer, Attention) and layer.mixer.sinks for layer, _ in spec.kinds_of_layers)
-
-
-def _is_narrow(spec: ModelSpec) -> bool:
-    mixers = (layer.mixer for layer, _ in spec.kinds_of_layers)
-    return any(isinstance(mixer, Attention) and mixer.head_dim <= NARROW for mixer in mixers)
-
-
-def _slower(kind: str, compute: float, memory: float) -> Cost:
-    return Cost(kind, compute, "compute") if compute > memory else Cost(kind, memory, "bandwidth")

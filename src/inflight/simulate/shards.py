@@ -193,12 +193,18 @@ def replicated_elements(mixer: Mixer, hidden: int) -> int:
     return hidden * (mixer.q_lora_rank + mixer.cached_width) if isinstance(mixer, LatentAttention) else 0
 
 
-def busiest_batch(features: Features, parallelism: Parallelism, widest: int) -> Features:
+def busiest_batch(
+    features: Features, parallelism: Parallelism, widest: int, batch_tokens: int | None = None
+) -> Features:
     """Return what the busiest data-parallel group computes of a step, in one of the batches that its pipeline's stages
     hold at once.
 
     Decodes are divided evenly. A prompt's chunk is on one group alone, so that a step of few chunks leaves groups idle;
-    of a chunk beyond `widest` tokens a group would compute so many, and prompts of other groups beside them.
+    of a chunk beyond `widest` tokens a group would compute so many, and prompts of other groups beside them. Of a
+    group's batches each has chunks of its own, too, and all stages pass a lone one whole, one after the other.
+
+    Args:
+        batch_tokens: Of a batch at most, into which longer chunks are divided; None: the step is full.
     """
     if parallelism.batches == 1:
         return features
@@ -207,9 +213,12 @@ def busiest_batch(features: Features, parallelism: Parallelism, widest: int) -> 
     decodes = rows - chunks
     others = features.tokens - decodes  # of prompts; padding and drafts, where no prompt is computed
     part = 1 / parallelism.batches
+    local = math.ceil(decodes / parallelism.batches)
     if chunks and others > 0:
-        part = max(1 / groups, min(1 / chunks, widest / others)) / stages
-    local, local_chunks = math.ceil(decodes / parallelism.batches), math.ceil(chunks * part)
+        part = max(1 / groups, min(1 / chunks, widest / others))
+        room = 0 if batch_tokens is None else max(0, batch_tokens - local)
+        part = max(part / stages, min(part, 1 / chunks, room / others))
+    local_chunks = math.ceil(chunks * part)
     return Features(
         tokens=local + math.ceil(others * part),
         rows=local + local_chunks,

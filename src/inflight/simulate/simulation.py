@@ -39,7 +39,7 @@ from inflight.simulate.fast_forward import FastForward
 from inflight.simulate.front_end import FrontEnd
 from inflight.simulate.omitted import TOKEN
 from inflight.simulate.replicas import Replica, ReplicaFigures, RoutedPool, ScaledPool, Scaling, ScalingResult
-from inflight.simulate.steps import StepModel
+from inflight.simulate.steps import StepModel, in_steps_of
 from inflight.simulate.transfers import (
     FINGERPRINT,
     Folder,
@@ -343,7 +343,9 @@ class PoolBuilder:
             tiers.append(HostCopies(pool.host, capacity))
         timed = TimedTransfers(tiers, clock) if tiers else None
         copy_seconds = None if pool.host is None else pool.host.block_s
-        executor = SimulatedExecutor(capacity, pool.model(number), drafts, timed, copy_seconds)
+        divides = pool.scheduling.strategy != "continuous"
+        model = in_steps_of(pool.model(number), budget(pool.settings, pool.scheduling) if divides else None)
+        executor = SimulatedExecutor(capacity, model, drafts, timed, copy_seconds)
         scheduler = scheduler_for(
             capacity,
             pool.settings,

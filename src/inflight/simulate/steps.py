@@ -99,7 +99,7 @@ DecodeSeconds = Callable[[int, Iterable[int]], list[float]]
 class StepModel(Protocol):
     """Says how long a step takes. One that has a method `count` is called with each step that is computed. One may have
     a method `decode_seconds`, which returns for so many rows of decodes the seconds at each of some contexts, to the
-    bit as `seconds` does."""
+    bit as `seconds` does. And one may have a method `in_steps_of` (below)."""
 
     @property
     def name(self) -> str:
@@ -111,6 +111,13 @@ class StepModel(Protocol):
     def extrapolates(self, features: Features) -> str | None:
         """Return a sentence with the number that is outside of the model's ranges; None where all are inside. A larger
         context brings no step inside."""
+
+
+def in_steps_of(model: StepModel, tokens: int | None) -> StepModel:
+    """Return the model of an engine whose steps have so many tokens at most, where that changes it. tokens: None where
+    prompts are never divided."""
+    bounded: Callable[[int | None], StepModel] | None = getattr(model, "in_steps_of", None)
+    return model if bounded is None else bounded(tokens)
 
 
 Errors = Mapping[str, tuple[float, int]]  # kind, or "all" → mean absolute relative error, steps
