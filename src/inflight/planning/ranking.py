@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -50,7 +50,7 @@ def rank(one: Candidate, question: Question) -> float:
 def ranked(
     chosen: Candidate, replicas: int, others: Iterable[Candidate], layouts: Iterable[LayoutNeed], demand: Demand
 ) -> list[RankedPlan]:
-    """Return the plans, the cheapest first.
+    """Return the plans, the cheapest first; the chosen one, where no other is clearly cheaper.
 
     Args:
         chosen, replicas: The plan whose settings the answer has.
@@ -62,7 +62,9 @@ def ranked(
     for one in (*_of_layouts(layouts, demand, chosen), *_of_candidates(others, demand, chosen)):
         if one.name not in {other.name for other in found}:
             found.append(one)
-    return sorted(found, key=lambda one: one.key)
+    own = found[0]
+    found.sort(key=lambda one: one.key)
+    return found if _is_clearly_cheaper(found[0], own) else _chosen_first(found)
 
 
 def ranked_on(gpus: int, chosen: Candidate, served: float, others: Iterable[Candidate]) -> list[RankedPlan]:
@@ -75,9 +77,18 @@ def ranked_on(gpus: int, chosen: Candidate, served: float, others: Iterable[Cand
             found.append(_of_candidate(one, engines, rate=one.rate * engines, asked_by=_asked_by(one, chosen)))
     found = list({one.name: one for one in reversed(found)}.values())  # the chosen one stands first
     found.sort(key=lambda one: one.key)
-    if (found[0].rate or 0.0) <= (1 + WORTH) * served:
-        found.sort(key=lambda one: not one.is_chosen)
-    return found
+    return found if (found[0].rate or 0.0) > (1 + WORTH) * served else _chosen_first(found)
+
+
+def _is_clearly_cheaper(one: RankedPlan, other: RankedPlan) -> bool:
+    """Whether a plan takes less by more than noise: US dollars, or GPUs where prices are not known."""
+    if one.per_hour is None or other.per_hour is None:
+        return one.gpus < (1 - WORTH) * other.gpus
+    return one.per_hour < (1 - WORTH) * other.per_hour
+
+
+def _chosen_first(plans: Sequence[RankedPlan]) -> list[RankedPlan]:
+    return sorted(plans, key=lambda one: not one.is_chosen)
 
 
 def _of_candidates(others: Iterable[Candidate], demand: Demand, chosen: Candidate) -> Iterator[RankedPlan]:
