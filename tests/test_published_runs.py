@@ -6,11 +6,12 @@ import math
 import random
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.published.comparison import errors_of, groups, summary
+from benchmarks.published.comparison import details, errors_of, groups, summary
 from benchmarks.published.defaults import default_limits
 from benchmarks.published.fit import interval, model_of, stepped, written
 from benchmarks.published.lengths import lengths_of
@@ -23,7 +24,8 @@ from benchmarks.published.prediction import (
     step_model,
     with_interval,
 )
-from benchmarks.published.rival import read_rival
+from benchmarks.published.rival import Rival, _config, _quantization, read_rival
+from benchmarks.published.verdict import verdict
 from inflight.core.types.features import Features
 from inflight.models.arithmetic import active_parameters
 from inflight.simulate.efficiency import latency_spread, spread
@@ -31,6 +33,7 @@ from inflight.simulate.hardware import find_gpu
 from inflight.simulate.steps import StepModel
 
 ALL = read_measurements()
+NO_RIVAL = Rival("", "", {}, {})
 BELIEVED = [one for one in ALL if not one.doubt]
 
 
@@ -219,6 +222,49 @@ def test_errors_are_of_runs_that_have_the_figure() -> None:
     assert errors_of(two, predicted, "ttft_ms").runs == 0
     ours = {one.name: Prediction(predicted[one.name], Figures(1.0), Figures(1e6)) for one in two}
     assert "| held out | output tokens/s | 2 | 10% | 10% | 100% |" in summary(two, ours, {})
+
+
+def test_a_run_that_is_predicted_not_to_fit_is_as_far_off_as_can_be_and_is_counted() -> None:
+    one = run("qwen3-8b bf16, h100, vllm 0.11.0 async, 128/1024, 1 at")
+    speed = one.figures.output_tokens_per_s
+    assert speed is not None
+    found = errors_of([one], {one.name: Figures()}, "output_tokens_per_s", {one.name: with_interval(one, Figures())})
+    assert (found.runs, found.median, found.within) == (1, 1.0, 0.0)
+    ours = {one.name: with_interval(one, Figures())}
+    assert "1 run that was measured does not fit into memory as predicted" in verdict([one], ours, NO_RIVAL)
+    assert "does not fit" in details([one], ours, NO_RIVAL)
+
+
+def test_the_verdict_names_missed_aims_groups_and_what_is_left_out() -> None:
+    one = run("qwen3-8b bf16, h100, vllm 0.11.0 async, 128/1024, 1 at")
+    speed = one.figures.output_tokens_per_s
+    assert speed is not None
+    off = Figures(1.5 * speed)
+    rival = replace(NO_RIVAL, version="1", date="2026-01-01", figures={one.name: Figures(1.01 * speed)})
+    many = [replace(one, requests=number, doubt="" if number else "as if") for number in range(11)]
+    ours = {each.name: with_interval(each, off) for each in many}
+    rival.figures.update({each.name: Figures(speed) for each in many})
+    said = verdict(many, ours, rival)
+    assert "output tokens/s's median error is 50.0% in place of 10%" in said
+    assert "engine vllm async 0%" in said and "1 of 11 runs are not believed" in said
+    assert "AISimulate is nearer in the median of output tokens/s (0.0%, ours 50.0%)" in said
+    near = verdict(many, {each.name: with_interval(each, one.figures) for each in many}, NO_RIVAL)
+    assert "all are met" in near and "AISimulate" not in near
+
+
+def test_the_rival_is_asked_for_the_formats_that_its_own_checkpoints_have() -> None:
+    def asked(text: str) -> dict[str, str]:
+        measurement = run(text)
+        return _quantization(measurement, any(layer.mlp.experts for layer in measurement.spec.layers))
+
+    assert asked("gpt-oss-20b mxfp4 kv fp8, b200, tensorrt-llm")["moe_quant_mode"] == "w4a8_mxfp4_mxfp8"
+    assert "moe_quant_mode" not in asked("gpt-oss-120b mxfp4, h200, tensorrt-llm")
+    assert asked("deepseek-v3 fp8, 8 × h200, vllm")["gemm_quant_mode"] == "fp8_block"
+    assert asked("llama-3.1-70b fp8 kv fp8, h200, tensorrt-llm")["gemm_quant_mode"] == "fp8_static"
+    assert asked("qwen3-8b fp8, h100, sglang")["gemm_quant_mode"] == "fp8_block"
+    groups_of_four = run("deepseek-v3 nvfp4 kv fp8, 4 × b200 (DP4 EP4), tensorrt-llm 1.2, 1024/1024")
+    limits = _config(groups_of_four, Path())["engine"]["workers"]["aggregated"]["scheduler"]
+    assert limits["max_batched_tokens"] == groups_of_four.max_num_batched_tokens / 4, "of each group"
 
 
 def test_what_the_rival_said_is_of_runs_that_are_there() -> None:

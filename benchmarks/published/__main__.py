@@ -17,6 +17,7 @@ from benchmarks.published.comparison import details, groups, summary
 from benchmarks.published.measurements import Figures, Measurement, read_measurements
 from benchmarks.published.prediction import Prediction, simulated, with_interval
 from benchmarks.published.rival import ask_rival, read_rival
+from benchmarks.published.verdict import verdict
 from benchmarks.results import write_section
 
 
@@ -63,10 +64,9 @@ def main() -> None:
     )
     if len(ours) < len(chosen):
         about += f"{len(ours)} of {len(chosen)} runs were simulated, the shortest first. "
-    if rival.version:
-        about += f"AISimulate is {rival.version} (asked {rival.date}); it refuses {len(rival.refused)} runs."
-    tables = f"{summary(believed, ours, rival.figures)}\n\n{groups(believed, ours)}"
-    body = f"{about}\n\n{tables}\n\n{details(chosen, ours, rival.figures)}"
+    about += f"\n\n{verdict(chosen, ours, rival)}"
+    tables = f"{summary(chosen, ours, rival.figures)}\n\n{groups(chosen, ours)}"
+    body = f"{about}\n\n{tables}\n\n{details(chosen, ours, rival)}"
     print(body)
     if arguments.write:
         limit = "" if math.isinf(arguments.seconds) else f" --seconds {arguments.seconds:g}"

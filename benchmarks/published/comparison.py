@@ -9,16 +9,18 @@ from dataclasses import dataclass
 
 from benchmarks.published.measurements import FIGURES, Figures, Measurement
 from benchmarks.published.prediction import Prediction
+from benchmarks.published.rival import Rival
 from benchmarks.results import table
 
 TITLES = {"output_tokens_per_s": "output tokens/s", "ttft_ms": "TTFT", "tpot_ms": "TPOT"}
 P90 = 0.9
+MISFIT = Figures()  # of a run that is predicted not to fit
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors of one figure over several runs. median, p90: of |predicted / published - 1|. within: share of runs whose
-    figure lies in the predicted interval."""
+    """Errors of one figure over several runs. median, p90: of |predicted / published - 1|, 1 of a run that is predicted
+    not to fit. within: share of runs whose figure lies in the predicted interval."""
 
     runs: int
     median: float
@@ -40,17 +42,25 @@ def errors_of(
     """Return the errors of a figure over the runs that have it, published and predicted."""
     found, inside = [], []
     for one in measurements:
-        wrong = error(getattr(predicted.get(one.name, Figures()), figure), getattr(one.figures, figure))
+        published, figures = getattr(one.figures, figure), predicted.get(one.name)
+        if published is None or figures is None:
+            continue
+        wrong = 1.0 if figures == MISFIT else error(getattr(figures, figure), published)
         if wrong is None:
             continue
         found.append(abs(wrong))
         if intervals is not None:
-            ends = sorted(getattr(end, figure) for end in (intervals[one.name].low, intervals[one.name].high))
-            inside.append(ends[0] <= getattr(one.figures, figure) <= ends[1])
+            ends = [getattr(end, figure) for end in (intervals[one.name].low, intervals[one.name].high)]
+            inside.append(figures != MISFIT and min(ends) <= published <= max(ends))
     if not found:
         return Errors(0, math.nan, math.nan)
     within = statistics.fmean(inside) if inside else math.nan
     return Errors(len(found), statistics.median(found), _quantile(sorted(found), P90), within)
+
+
+def misfits(measurements: Iterable[Measurement], predicted: Mapping[str, Prediction]) -> list[str]:
+    """Return the names of runs that are predicted not to fit."""
+    return [one.name for one in measurements if one.name in predicted and predicted[one.name].figures == MISFIT]
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
@@ -58,12 +68,13 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def summary(measurements: Sequence[Measurement], ours: Mapping[str, Prediction], rival: Mapping[str, Figures]) -> str:
-    """Return the table of errors: of each half alone, and of the runs that both can predict."""
+    """Return the table of errors: of each half alone, of what is not believed, and of the runs that both can
+    predict."""
     typical = {name: one.figures for name, one in ours.items()}
     rows: list[list[object]] = []
-    for half, held_out in (("fitted", False), ("held out", True)):
-        chosen = [one for one in measurements if one.held_out == held_out]
-        for figure in FIGURES:
+    for half in ("fitted", "held out", "not believed"):
+        chosen = [one for one in measurements if _half(one) == half]
+        for figure in FIGURES if chosen else ():
             own = errors_of(chosen, typical, figure, ours)
             rows.append([half, TITLES[figure], own.runs, _share(own.median), _share(own.p90), _share(own.within)])
             shared = [one for one in chosen if one.name in rival]
@@ -76,25 +87,40 @@ def summary(measurements: Sequence[Measurement], ours: Mapping[str, Prediction],
     return table(head, [row + [""] * (len(head) - len(row)) for row in rows])
 
 
+def _half(one: Measurement) -> str:
+    return "not believed" if one.doubt else "held out" if one.held_out else "fitted"
+
+
+def groups_of(measurements: Sequence[Measurement]) -> list[tuple[str, list[Measurement]]]:
+    """Return the runs of each engine, GPU and kind of model, with a name."""
+    found = []
+    for title, of in _KINDS:
+        for name in sorted({of(one) for one in measurements}):
+            found.append((f"{title} {name}", [one for one in measurements if of(one) == name]))
+    return found
+
+
 def groups(measurements: Sequence[Measurement], ours: Mapping[str, Prediction]) -> str:
     """Return the table of our errors by engine, GPU and kind of model, of each half."""
     typical = {name: one.figures for name, one in ours.items()}
     rows: list[list[object]] = []
-    fitted = {_setting(one) for one in measurements if not one.held_out}
+    fitted = {_setting(one) for one in measurements if _half(one) == "fitted"}
 
     def fitted_setting(one: Measurement) -> str:
         return "fitted, too" if _setting(one) in fitted else "not fitted"
 
-    both = (("fitted", False), ("held out", True))
-    kinds = (("engine", _engine, both), ("GPU", _gpu, both), ("model", _kind, both))
-    for title, of, halves in (*kinds, ("model, GPU and engine", fitted_setting, both[1:])):
-        for name in sorted({of(one) for one in measurements}):
-            for half, held_out in halves:
-                chosen = [one for one in measurements if one.held_out == held_out and of(one) == name]
-                found = [errors_of(chosen, typical, figure, ours) for figure in FIGURES]
-                if found[0].runs or found[-1].runs:
-                    rows.append([f"{title} {name}", half, found[0].runs, _share(found[0].p90)])
-                    rows[-1] += [_share(one.median) for one in found] + [_share(found[0].within)]
+    by_setting = [
+        (f"model, GPU and engine {name}", [one for one in measurements if fitted_setting(one) == name and one.held_out])
+        for name in ("fitted, too", "not fitted")
+    ]
+    for title, some in [*groups_of(measurements), *by_setting]:
+        for half in ("fitted", "held out"):
+            found = [
+                errors_of([one for one in some if _half(one) == half], typical, figure, ours) for figure in FIGURES
+            ]
+            if found[0].runs or found[-1].runs:
+                rows.append([title, half, found[0].runs, _share(found[0].p90)])
+                rows[-1] += [_share(one.median) for one in found] + [_share(found[0].within)]
     head = ["group", "half", "runs", "p90 of tokens/s"]
     head += [*(f"median {TITLES[one]}" for one in FIGURES), "in the interval"]
     return table(head, rows)
@@ -119,14 +145,17 @@ def _kind(one: Measurement) -> str:
     return f"{'experts' if experts else 'dense'}{', recurrent' if recurrent else ''}, {one.weights}"
 
 
-def details(measurements: Sequence[Measurement], ours: Mapping[str, Prediction], rival: Mapping[str, Figures]) -> str:
+_KINDS = (("engine", _engine), ("GPU", _gpu), ("model", _kind))
+
+
+def details(measurements: Sequence[Measurement], ours: Mapping[str, Prediction], rival: Rival) -> str:
     """Return a table for each source, held out ones last, with every run: published, predicted by us and by the
     rival."""
     parts = []
     for source in sorted({one.source for one in measurements}, key=lambda name: _order(measurements, name)):
         runs = [one for one in measurements if one.source == source]
         first = runs[0]
-        half = "not believed: " + first.doubt if first.doubt else "held out" if first.held_out else "fitted"
+        half = "not believed: " + first.doubt if first.doubt else _half(first)
         rows = [[*_cells(one, ours, rival)] for one in runs]
         head = [
             "run",
@@ -149,14 +178,18 @@ def _order(measurements: Sequence[Measurement], source: str) -> tuple[bool, bool
     return bool(first.doubt), first.held_out, source
 
 
-def _cells(one: Measurement, ours: Mapping[str, Prediction], rival: Mapping[str, Figures]) -> list[str]:
+def _cells(one: Measurement, ours: Mapping[str, Prediction], rival: Rival) -> list[str]:
     cells = [one.name]
+    misfit, refused = bool(misfits([one], ours)), one.name in rival.refused
     for figure in FIGURES:
         published = getattr(one.figures, figure)
         cells.append("" if published is None else f"{published:,.4g}" if published < 1e3 else f"{published:,.0f}")
-        for predicted in (ours[one.name].figures if one.name in ours else Figures(), rival.get(one.name, Figures())):
+        for predicted, instead in (
+            (ours[one.name].figures if one.name in ours else Figures(), "does not fit" if misfit else ""),
+            (rival.figures.get(one.name, Figures()), "refused" if refused else ""),
+        ):
             wrong = error(getattr(predicted, figure), published)
-            cells.append("" if wrong is None else f"{wrong:+.0%}")
+            cells.append(f"{wrong:+.0%}" if wrong is not None else "" if published is None else instead)
     return cells
 
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.published.measurements import ALL_AT_ONCE, Figures, Measurement
+from inflight.models.mixers.mla import LatentAttention
+from inflight.simulate.engine_costs import IN_BLOCKS
 
 FILE = Path(__file__).with_name("aisimulate.json")
 SECONDS = 300  # limit for one run
@@ -34,8 +36,6 @@ _MODELS = {
     "llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
     "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
     "llama-3.1-405b": "meta-llama/Meta-Llama-3.1-405B",
-    "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
-    "mixtral-8x22b": "mistralai/Mixtral-8x22B-v0.1",
 }
 _GPUS = {
     "a100-80": "a100_sxm",
@@ -110,7 +110,7 @@ def _ask(program: Path, measurement: Measurement) -> Figures | str:
         return Figures(found["output_throughput_tok_s"], found["mean_ttft_ms"], found["mean_tpot_ms"])
     except (ValueError, KeyError, IndexError):
         lines = (ran.stderr.strip() or ran.stdout.strip() or "no answer").splitlines()
-        reasons = [line for line in lines if "rror" in line and "errors.pydantic" not in line]
+        reasons = [line for line in lines if ("rror" in line or "failed:" in line) and "errors.pydantic" not in line]
         return (reasons or lines)[-1].strip()[:200].replace(folder, "…")
 
 
@@ -126,27 +126,46 @@ def _config(measurement: Measurement, folder: Path) -> dict[str, Any]:
         "workers": {
             "aggregated": {
                 "parallelism": parallelism,
-                "scheduler": {
-                    "max_batched_tokens": measurement.max_num_batched_tokens,
-                    "max_sequences": min(measurement.max_num_seqs, measurement.requests),
+                "scheduler": {  # of each data-parallel group
+                    "max_batched_tokens": measurement.max_num_batched_tokens // one.data_attention,
+                    "max_sequences": min(measurement.max_num_seqs // one.data_attention, measurement.requests),
                 },
                 "kv_cache": {"prefix_caching": False, "capacity": {"memory_fraction": measurement.memory_share}},
             }
         },
     }
-    if measurement.weights == "fp8":
-        engine |= {"gemm_quant_mode": "fp8_block" if "qwen3" in measurement.model else "fp8"}
-        if moe:
-            engine |= {"moe_quant_mode": "fp8_block"}
-    if measurement.weights == "nvfp4":
-        engine |= {"gemm_quant_mode": "nvfp4"} | ({"moe_quant_mode": "nvfp4"} if moe else {})
-    if measurement.kv == "fp8":
-        engine |= {"kvcache_quant_mode": "fp8"}
+    engine |= _quantization(measurement, moe)
     streams = measurement.requests if measurement.concurrency == ALL_AT_ONCE else measurement.concurrency
     source = _source(measurement, folder)
     stop = {} if source["type"] == "trace" else {"stop": {"requests": measurement.requests}}
     load = {"type": "concurrency", "concurrency": streams}
     return {"engine": engine, "traffic": {"source": source, "load": load, **stop}}
+
+
+def _quantization(measurement: Measurement, moe: bool) -> dict[str, str]:
+    """Return its names of the run's formats: those that it takes by itself where it is given the checkpoint, of which
+    its names of models are others'.
+
+    TensorRT-LLM's checkpoints in fp8 have one scale a tensor, fixed beforehand, but DeepSeek's own, which have one a
+    block, as Qwen3's have under other engines. In mxfp4 it takes experts of 16-bit activations by itself, also on
+    Blackwell, where it has those of eight for TensorRT-LLM and SGLang, and tells its own search to take them.
+    """
+    weights, engine, model = measurement.weights, measurement.engine.name, measurement.model
+    found = {"kvcache_quant_mode": "fp8" if measurement.kv == "fp8" else "bfloat16"}
+    if weights == "fp8":
+        in_tensors = engine == "tensorrt-llm"
+        blocks = measurement.spec.family in IN_BLOCKS or ("qwen3" in model and not in_tensors)
+        found["gemm_quant_mode"] = "fp8_block" if blocks else "fp8_static" if in_tensors else "fp8"
+        if moe:
+            found["moe_quant_mode"] = "fp8_block" if blocks else "fp8"
+    if weights == "nvfp4":
+        found |= {"gemm_quant_mode": "nvfp4"} | ({"moe_quant_mode": "nvfp4"} if moe else {})
+    if weights == "mxfp4" and engine != "vllm" and measurement.gpu.computes("mxfp4"):
+        found["moe_quant_mode"] = "w4a8_mxfp4_mxfp8"
+    latent = any(isinstance(layer.mixer, LatentAttention) for layer in measurement.spec.layers)
+    if weights in ("fp8", "nvfp4") and measurement.kv == "fp8" and engine == "tensorrt-llm" and not latent:
+        found["fmha_quant_mode"] = "fp8"
+    return found
 
 
 def _model(measurement: Measurement, folder: Path) -> str:
