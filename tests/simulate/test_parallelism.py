@@ -281,6 +281,17 @@ def test_stages_serve_more_sequences_and_make_no_single_one_faster() -> None:
     assert two.seconds(crowd) < 0.75 * one.seconds(crowd)
 
 
+def test_the_last_stage_computes_logits_of_each_batch_and_one_host_serves_all() -> None:
+    """Each of four batches reads the whole head, and the front end has the tokens of all."""
+    spec, gpu, engine = known_model("llama-3.1-70b"), find_gpu("h100"), replace(engine_costs("vllm"), token=1e-2)
+    one, four = (Roofline(spec, gpu, Parallelism(2, pipeline=n), engine=engine) for n in (1, 4))
+    crowd, alone = Features(256, 256, 256, 256 * 500, 0.0), Features(1, 1, 1, 500, 0.0)
+    quarter, logits = Features(64, 64, 64, 64 * 500, 0.0), KINDS.index("logits head")
+    assert four.costs(crowd)[logits].seconds == pytest.approx(4 * one.costs(quarter)[logits].seconds)
+    assert four.costs(alone)[logits] == one.costs(alone)[logits]
+    assert four.seconds(crowd) == pytest.approx(2.56) == one.seconds(crowd)
+
+
 # Llama-3.1-405B in fp8 on eight H200 under TensorRT-LLM (NVIDIA's blog of 2024-10-11): output tokens per second of one
 # stream and at best, by tensor parallelism and by stages. Lengths are not named: 2,048 and 128 as in its later tables.
 BY_TENSOR, BY_STAGES = (56, 506), (10, 764)

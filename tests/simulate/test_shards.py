@@ -63,7 +63,8 @@ def test_a_text_that_is_computed_whole_sees_all_of_itself() -> None:
     assert whole.seen(512 * 256.0, 512, 1) == 512 * 512
     assert window.seen(512 * 256.0, 512, 1) == 512 * 129
     encoder, causal = (Roofline(known_model("bge-m3"), find_gpu("l4")) for _ in range(2))
-    causal._attention.caches = tuple(replace(one, causal=True) for one in causal._attention.caches)
+    caches = tuple(replace(one, causal=True) for one in causal._attention.caches)
+    causal._attention = replace(causal._attention, caches=caches)
     both, before = (one.costs(prompt(8192))[PREFILL].seconds for one in (encoder, causal))
     tile = efficiencies("l4").prefill_tile
     assert both / before == pytest.approx((8192 + tile) / (4096 + tile))
@@ -81,7 +82,7 @@ def test_keys_and_values_of_cached_latent_vectors_are_made_again_for_each_chunk(
     made = model._attention.expanding(100_000)
     assert 0.02 < made < 0.07
     as_cached = Roofline(spec, find_gpu("h200"), 8, weights="fp8")
-    as_cached._attention.expansion = Expansion()
+    as_cached._attention = replace(as_cached._attention, expansion=Expansion())
     seconds, pairs = (one.costs(late)[PREFILL].seconds for one in (model, as_cached))
     assert seconds == pytest.approx(pairs + made * model._factor * model._engine.kernels)
     assert model.costs(whole) == as_cached.costs(whole)

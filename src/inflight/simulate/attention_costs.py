@@ -5,6 +5,8 @@ Prompts' attention reads keys and values once per tile of queries; decodes read 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from msgspec import structs
 
 from inflight.core.types.features import Features
@@ -14,42 +16,44 @@ from inflight.simulate.costs import Cost, slower
 from inflight.simulate.efficiency import Efficiencies
 from inflight.simulate.engine_costs import EngineCosts
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision
-from inflight.simulate.shards import cache_shards, cached_context, latent_expansion, prompt_chunks
+from inflight.simulate.shards import (
+    CacheShard,
+    Expansion,
+    cache_shards,
+    cached_context,
+    latent_expansion,
+    prompt_chunks,
+)
 
 QUERY_TILE = 128  # queries that share one reading of keys and values
 NARROW = 64  # elements of a head, at which exponentials bound attention
 _NO_PROMPTS = Cost("prefill attention", 0.0, "bandwidth")
 
 
+@dataclass(frozen=True, slots=True)
 class AttentionCosts:
-    """The attention of all layers on one GPU."""
+    """The attention of all layers on one GPU.
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        gpu: Gpu,
-        tensor: int,
-        kv: Precision,
-        shares: Efficiencies,
-        engine: EngineCosts,
-        matrix_rate: float,
-    ):
-        """Reckon a model's attention.
+    expansion: of latent vectors. item: bytes of a cached element. sinks: factor on the rate of layers with sinks.
+    prompt_rate, decode_rate, matrix_rate: operations per second of attention, and of linear layers in large steps.
+    bandwidth, linear_bandwidth: bytes per second of keys and values, and of linear layers.
+    """
 
-        Args:
-            tensor: GPUs among which heads are divided.
-            matrix_rate: Operations per second of linear layers, of large steps.
-        """
-        self.caches, self.expansion = cache_shards(spec, tensor), latent_expansion(spec, tensor)
-        self._shares, self._item, self._matrix_rate = shares, ITEM_BYTES[kv], matrix_rate
-        self._sinks = shares.sinks if _has_sinks(spec) else 1.0
-        self._bandwidth = gpu.bytes_per_s * shares.decode_memory
-        self._linear_bandwidth = gpu.bytes_per_s * shares.linear_memory
-        in_fp8, peak = kv == "fp8" and gpu.computes("fp8"), gpu.flops_per_s("bf16")
-        prompts = peak * shares.prefill_compute * self._sinks * (shares.prefill_narrow if _is_narrow(spec) else 1.0)
-        self._prompt_rate = prompts * (shares.prefill_fp8 if in_fp8 and engine.fp8_attention else 1.0)
-        self._decode_rate = peak * shares.decode_compute * (shares.decode_fp8 if in_fp8 else 1.0)
-        self.token_bytes = sum(one.elements for one in self.caches) * self._item  # of one token, on one GPU
+    caches: tuple[CacheShard, ...]
+    expansion: Expansion
+    shares: Efficiencies
+    item: float
+    sinks: float
+    prompt_rate: float
+    decode_rate: float
+    matrix_rate: float
+    bandwidth: float
+    linear_bandwidth: float
+
+    @property
+    def token_bytes(self) -> float:
+        """Return the bytes of a token in the cache of one GPU."""
+        return sum(one.elements for one in self.caches) * self.item
 
     def of_prompts(self, features: Features) -> Cost:
         """Return the time of a step's prompts."""
@@ -58,11 +62,11 @@ class AttentionCosts:
         # Tiles are computed whole, and filled and emptied, so that each query costs as if it saw some positions more.
         chunks = prompt_chunks(features)
         queries = max(1, features.tokens - features.rows + chunks)
-        more = self._shares.prefill_tile * queries
+        more = self.shares.prefill_tile * queries
         pairs = [(one, one.seen(features.prefill_context, queries, chunks) + more) for one in self.caches]
         flops = sum(one.prompt_flops * seen for one, seen in pairs)
-        read = sum(one.read * seen for one, seen in pairs) * self._item / QUERY_TILE
-        attention = slower("prefill attention", flops / self._prompt_rate, read / self._bandwidth)
+        read = sum(one.read * seen for one, seen in pairs) * self.item / QUERY_TILE
+        attention = slower("prefill attention", flops / self.prompt_rate, read / self.bandwidth)
         expanded = self.expanding(cached_context(features)) if self.expansion.flops else 0.0
         return structs.replace(attention, seconds=attention.seconds + expanded)
 
@@ -70,13 +74,13 @@ class AttentionCosts:
         """Return the seconds in which keys and values are made of so many cached tokens' latent vectors. Those of the
         prompt itself are among the products of linear layers."""
         one, item = self.expansion, ITEM_BYTES["bf16"]
-        product = max(one.flops / self._matrix_rate, one.product * item / self._linear_bandwidth)
-        return tokens * (product + one.copied * item / self._linear_bandwidth)
+        product = max(one.flops / self.matrix_rate, one.product * item / self.linear_bandwidth)
+        return tokens * (product + one.copied * item / self.linear_bandwidth)
 
     def of_decodes(self, features: Features) -> Cost:
         """Return the time of a step's decodes. In a step without prompts, a row's drafts compute on what it reads
         once."""
-        more = self._shares.decode_tile * features.rows if features.decode_context else 0.0
+        more = self.shares.decode_tile * features.rows if features.decode_context else 0.0
         pairs, drafts = features.prefill_context, features.tokens - features.rows
         if features.has_prompts:  # among whose pairs those of drafts are
             pairs = drafts = 0
@@ -85,9 +89,36 @@ class AttentionCosts:
             seen = one.seen(features.decode_context, features.rows, features.rows) + more
             flops += one.decode_flops * (seen + one.seen(pairs, drafts, features.rows))
             read += one.read * seen
-        moved = read * self._item + self.token_bytes * features.tokens
-        mixed = self._shares.mixed_decode if features.has_prompts else 1.0
-        return slower("decode attention", flops / self._decode_rate, moved / (self._bandwidth * self._sinks * mixed))
+        moved = read * self.item + self.token_bytes * features.tokens
+        mixed = self.shares.mixed_decode if features.has_prompts else 1.0
+        return slower("decode attention", flops / self.decode_rate, moved / (self.bandwidth * self.sinks * mixed))
+
+
+def attention_costs(
+    spec: ModelSpec,
+    gpu: Gpu,
+    tensor: int,
+    kv: Precision,
+    shares: Efficiencies,
+    engine: EngineCosts,
+    matrix_rate: float,
+) -> AttentionCosts:
+    """Return the costs of a model's attention, whose heads are divided among so many GPUs."""
+    in_fp8, peak = kv == "fp8" and gpu.computes("fp8"), gpu.flops_per_s("bf16")
+    sinks = shares.sinks if _has_sinks(spec) else 1.0
+    prompts = peak * shares.prefill_compute * sinks * (shares.prefill_narrow if _is_narrow(spec) else 1.0)
+    return AttentionCosts(
+        caches=cache_shards(spec, tensor),
+        expansion=latent_expansion(spec, tensor),
+        shares=shares,
+        item=ITEM_BYTES[kv],
+        sinks=sinks,
+        prompt_rate=prompts * (shares.prefill_fp8 if in_fp8 and engine.fp8_attention else 1.0),
+        decode_rate=peak * shares.decode_compute * (shares.decode_fp8 if in_fp8 else 1.0),
+        matrix_rate=matrix_rate,
+        bandwidth=gpu.bytes_per_s * shares.decode_memory,
+        linear_bandwidth=gpu.bytes_per_s * shares.linear_memory,
+    )
 
 
 def _has_sinks(spec: ModelSpec) -> bool:

@@ -19,7 +19,7 @@ from inflight.models.arithmetic import matrix_parameters, table_parameters
 from inflight.models.mixers.mla import LatentAttention
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
-from inflight.simulate.attention_costs import AttentionCosts
+from inflight.simulate.attention_costs import attention_costs
 from inflight.simulate.collectives import all_reduce_seconds, expert_exchange_seconds, send_seconds
 from inflight.simulate.costs import Cost, slower
 from inflight.simulate.efficiency import (
@@ -103,7 +103,7 @@ class Roofline:
         rate = self._rate(self.packing.matrix, self._shares.fp8_compute, self._shares.widened_compute)
         share = self._shares.linear_compute * self._profile.shard_share(2 * self._matrices.matrices / layers)
         self._matrix_rate = rate * share
-        self._attention = AttentionCosts(spec, gpu, tensor, kv, self._shares, self._engine, self._matrix_rate)
+        self._attention = attention_costs(spec, gpu, tensor, kv, self._shares, self._engine, self._matrix_rate)
         self._state_bytes = 2 * state_bytes(spec) / tensor  # of one row: read and written
         self._collectives = self._shares.all_reduce * (self._engine.all_reduce if gpu.link == NVLINK else 1.0)
         self._head = 0.0 if spec.head is None else table_parameters(spec) / tensor
@@ -277,7 +277,9 @@ class Roofline:
         rate = self._bf16 * self._shares.linear_compute * self._profile.token_share(features.samples)
         bandwidth = self._bandwidth * self._shares.linear_memory / self._profile.reading_factor(features.samples)
         read = self._head * ITEM_BYTES["bf16"] / bandwidth
-        return slower("logits head", 2 * features.samples * self._head / rate, read)
+        # A pipeline's last stage, for which the others wait, has it for each batch; a lone row is in one batch.
+        batches = self.parallelism.pipeline if features.samples > 1 else 1
+        return slower("logits head", batches * 2 * features.samples * self._head / rate, batches * read)
 
     def _exchange(self, features: Features, stage_tokens: float) -> Cost:
         """Return the time of collectives: two all-reduces a layer, of which data-parallel attention has one, and an
@@ -325,9 +327,9 @@ class Roofline:
         decodes = bool(features.decode_context)
         launched = engine.launch_seconds(features.tokens, decodes, self._layers, self._recurrent)
         device = max(kernels + self._gaps, launched * self._has_graphs)
-        host = engine.step_seconds(features.rows)
-        whole = max(device + engine.step, host) if engine.overlapped else device + host
-        whole = max(whole, engine.token * features.samples)
+        host, batches = engine.step_seconds(features.rows), self.parallelism.pipeline
+        whole = max(device + engine.step, batches * host) if engine.overlapped else device + host
+        whole = max(whole, batches * engine.token * features.samples)
         copied = features.moved_blocks * self._block_bytes / (self.gpu.host_gb_per_s * 1e9)
         return whole - kernels + copied
 
