@@ -26,6 +26,7 @@ from inflight.planning.search import Capacity
 from inflight.planning.sensitivity import Measurement
 from inflight.planning.simulation import Topology, Trial, try_out
 from inflight.planning.sizing import (
+    HEADROOM,
     PLANNED_SEED,
     POOLED,
     THOROUGHLY,
@@ -147,6 +148,15 @@ def test_of_as_many_gpus_the_machine_that_serves_clearly_more_is_chosen(rates: t
     ]
     assert {one.gpus(question.demand) for one in usable} == {4}
     assert _best(usable, question).machine.name == chosen
+
+
+def test_without_an_slo_the_load_is_a_part_of_what_is_served_and_the_answer_says_so() -> None:
+    found = plan(asked(machine(), rate=1.0, gpus=1), fast=True)
+    assert isinstance(found, Plan)
+    assert found.utilisation == pytest.approx(HEADROOM) == pytest.approx(found.question.demand.rate / found.highest_met)
+    text = " ".join(as_text(found).split())
+    assert "requests/s are served by 1 GPU" in text and "within the SLOs" not in text
+    assert "(85% of the highest rate that is served)" in text and "at most 85% of the highest rate" in text
 
 
 def test_more_requests_that_miss_the_slos_bound_the_highest_rate() -> None:

@@ -99,9 +99,12 @@ class Plan:
 
     @property
     def highest_met(self) -> float:
-        """Return the highest requests/s of a replica that met the SLOs, of those below any that missed them."""
+        """Return the highest requests/s of a replica that met the SLOs, of those below any that missed them; without
+        an SLO the highest that were served."""
         missed_at, rate = self.chosen.missed_at, self.chosen.rate
-        return rate if missed_at is None or rate < missed_at else self.question.demand.rate / self.replicas
+        if missed_at is None:
+            return self.chosen.highest
+        return rate if rate < missed_at else self.question.demand.rate / self.replicas
 
     @property
     def replicas_per_node(self) -> int:

@@ -103,9 +103,9 @@ class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings"
     """refined: whether more than the planned load was simulated; else there is no interval, and nothing to compare.
     engine: whose host costs steps have; None: they were measured. engine_options: the settings in its own options,
     where it is another one; engine_notes: on settings that those cannot have. values: percentiles that the SLOs bound.
-    undecided: SLOs that are kept, by fewer requests than decide that. highest_rate_per_replica: that met the SLOs.
-    missed_at: requests/s of a replica at which the planned load, or 20 % more, missed one; None: at none. utilisation:
-    the planned rate over missed_at, or else over the highest that met them."""
+    undecided: SLOs that are kept, by fewer requests than decide that. highest_rate_per_replica: that met the SLOs, or,
+    without one, was served. missed_at: requests/s of a replica at which the planned load, or 20 % more, missed one;
+    None: at none. utilisation: the planned rate over missed_at, or else over highest_rate_per_replica."""
 
     possible: bool = True
     refined: bool = True

@@ -148,8 +148,9 @@ class Candidate:
     @property
     def highest(self) -> float:
         """Return the highest requests/s of a replica that meet the SLOs, or the fewest at which the planned load missed
-        them."""
-        return self.missed_at or self.rate
+        them. Without an SLO those that it serves, of which HEADROOM is planned."""
+        met = self.capacity.met
+        return self.missed_at or (self.rate if met is None or met.values else max(self.rate, met.rate))
 
     @property
     def step_tokens(self) -> int | None:

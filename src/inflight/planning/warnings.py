@@ -15,7 +15,7 @@ from inflight.planning.mixture import Mixed
 from inflight.planning.proposal import rows_in_memory
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Candidate, Question
+from inflight.planning.sizing import HEADROOM, Candidate, Question
 from inflight.planning.steady import prompt_seconds
 from inflight.planning.traffic import Traffic
 from inflight.simulate.engine_costs import engine_costs, front_end_costs
@@ -159,7 +159,7 @@ def _on_slos(question: Question, candidate: Candidate, trial: Trial, replicas: i
     if slos and all(slo.share <= 0.5 for slo in slos):
         yield sentence("only_medians")
     if not slos:
-        yield sentence("no_slos")
+        yield sentence("no_slos", headroom=HEADROOM)
     gap = trial.percentiles["itl"][2]
     if slos and not any(slo.paces for slo in slos) and math.isfinite(gap) and gap > STALL:
         yield sentence("no_slo_between_tokens", gap=gap)
