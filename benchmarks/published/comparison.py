@@ -139,10 +139,8 @@ def _gpu(one: Measurement) -> str:
 
 
 def _kind(one: Measurement) -> str:
-    layers = one.spec.layers
-    experts = any(layer.mlp.experts for layer in layers)
-    recurrent = any(layer.mixer.recurrent_state(one.spec.hidden_size) for layer in layers)
-    return f"{'experts' if experts else 'dense'}{', recurrent' if recurrent else ''}, {one.weights}"
+    recurrent = any(layer.mixer.recurrent_state(one.spec.hidden_size) for layer in one.spec.layers)
+    return f"{'experts' if one.spec.has_experts else 'dense'}{', recurrent' if recurrent else ''}, {one.weights}"
 
 
 _KINDS = (("engine", _engine), ("GPU", _gpu), ("model", _kind))

@@ -33,7 +33,7 @@ def bench_limits(
     into 0.95 of what weights leave, with the keys and values of all layers as if none had a window, and the tokens that
     they need in balance (its `calc_engine_setting`)."""
     one = parallelism
-    mixture = any(layer.mlp.experts for layer in spec.layers)
+    mixture = spec.has_experts
     packing = engine_costs("tensorrt-llm").packing(weights, mixture)
     free = gpu.memory_bytes * one.gpus - weight_bytes(spec, packing)
     heads = max(getattr(layer.mixer, "kv_heads", 1) for layer in spec.layers)

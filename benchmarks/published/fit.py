@@ -332,7 +332,7 @@ def spreads(
     every = pool.map(_ratios, works, [without[work.measurement.source] for work in works])
     for work, ratios in zip(works, every, strict=True):
         source, gpu = work.measurement.source, work.measurement.gpu.kernels
-        mixture = any(layer.mlp.experts for layer in work.measurement.spec.layers)
+        mixture = work.measurement.spec.has_experts
         kind = "unmeasured" if not efficiency.has_own_spread(gpu) else "experts" if mixture else "dense"
         for figure, ratio in ratios.items():
             found[kind if figure == FIGURES[0] else figure.removesuffix("_ms")].append((source, ratio))

@@ -51,7 +51,7 @@ def with_interval(measurement: Measurement, figures: Figures) -> Prediction:
 
 
 def _at_end(measurement: Measurement, figures: Figures, case: Case) -> Figures:
-    with_experts = any(layer.mlp.experts for layer in measurement.spec.layers)
+    with_experts = measurement.spec.has_experts
     speed = 1 / spread(measurement.gpu.name, with_experts, case)
     factors = speed, latency_spread("ttft", case), latency_spread("tpot", case)
     values = figures.output_tokens_per_s, figures.ttft_ms, figures.tpot_ms

@@ -115,7 +115,7 @@ def _ask(program: Path, measurement: Measurement) -> Figures | str:
 
 
 def _config(measurement: Measurement, folder: Path) -> dict[str, Any]:
-    one, moe = measurement.parallelism, any(layer.mlp.experts for layer in measurement.spec.layers)
+    one, moe = measurement.parallelism, measurement.spec.has_experts
     parallelism = {"tensor": one.tensor, "attention_data": one.data_attention}
     if moe:
         parallelism |= {"moe_tensor": one.gpus // one.expert, "moe_expert": one.expert}

@@ -472,6 +472,7 @@ def test_it_says_what_it_rests_on_and_where_it_guesses() -> None:
     assert model().extrapolates(PROMPT) is None
     assert "9,000" in (model().extrapolates(structs.replace(PROMPT, tokens=9000)) or "")
     assert "MB" in (model(shape="qwen2.5-0.5b", degree=1).extrapolates(PROMPT) or "")
+    assert model("epyc-9654", "qwen2.5-0.5b", 1).extrapolates(PROMPT) is None, "its profile is of such layers"
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None, *, i
     gpu = find_gpu(given or asked.hardware or "", others, "--decode-hardware" if given else "--hardware")
     model = _model(asked, is_pooled)
     weights = nearest_precision(model.weight_format) if asked.weights == "auto" else asked.weights
-    if weights == "mxfp4" and not any(layer.mlp.experts for layer in model.layers):
+    if weights == "mxfp4" and not model.has_experts:
         raise SettingsError(
             f"--weights mxfp4 is a format of experts, and {model.name or model.family} has none; give int4, or leave "
             "it out."

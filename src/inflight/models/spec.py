@@ -252,6 +252,11 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
         return [(layer, counts.pop(id(layer))) for layer in self.layers if id(layer) in counts]
 
     @property
+    def has_experts(self) -> bool:
+        """Return whether layers have a mixture of experts."""
+        return any(layer.mlp.experts for layer in self.layers)
+
+    @property
     def encoder_only(self) -> bool:
         """Return whether tokens see those behind them: a text is then computed in one step or not at all, and nothing
         of it is cached for another."""

@@ -16,7 +16,7 @@ from inflight.simulate.efficiency import Case
 from inflight.simulate.engine_costs import EngineCosts, engine_costs
 from inflight.simulate.fitted import FittedModel, StepModelError
 from inflight.simulate.hardware import Gpu, Precision
-from inflight.simulate.parallelism import ONE_GPU, Parallelism, as_parallelism, mixtures_of
+from inflight.simulate.parallelism import ONE_GPU, Parallelism, as_parallelism
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.steps import StepModel
 
@@ -169,7 +169,7 @@ class Hardware:
             block_size=block_size,
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
-            packed=self.engine.packing(self.weights, next(mixtures_of(self.model), None) is not None),
+            packed=self.engine.packing(self.weights, self.model.has_experts),
         )
         name = self.gpu.name if one.gpus == 1 else f"{one.gpus} × {self.gpu.name}"
         name = name if one.is_tensor_alone else f"{name} ({one})"

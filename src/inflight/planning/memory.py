@@ -36,7 +36,6 @@ from inflight.simulate.parallelism import (
     as_parallelism,
     check_parallelism,
     largest_stage,
-    mixtures_of,
 )
 from inflight.simulate.shards import cache_shards, replicated_elements
 
@@ -179,7 +178,7 @@ def max_concurrent_sequences(
         raise ValueError(f"A sequence of {tokens_per_sequence:g} tokens; give at least 1.")
     one = as_parallelism(tensor_parallel)
     check_parallelism(spec, one)
-    packed = packed or packing(weights, next(mixtures_of(spec), None) is not None)
+    packed = packed or packing(weights, spec.has_experts)
     of_weights, stage = _weight_bytes(spec, one, packed), largest_stage(spec, one)
     rows = math.ceil(max_num_seqs / one.data_attention)
     activations = _activation_bytes(spec, one, math.ceil(max_num_batched_tokens / one.batches), rows)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from inflight.planning.machine import BLOCK_SIZE, DEFAULT_ROWS, Hardware, Machine
 from inflight.planning.rendering import sentence
-from inflight.simulate.parallelism import Parallelism, ParallelismError, mixtures_of
+from inflight.simulate.parallelism import Parallelism, ParallelismError
 
 WIDTHS = (1, 2, 4, 8, 16, 32)  # GPUs of a group
 WITHIN = 16  # GPUs that are tried within a domain of links: more serve no rate that a few replicas do not
@@ -78,7 +78,7 @@ def _within(hardware: Hardware) -> Iterator[Parallelism]:
     sizes = [width for width in WIDTHS if width <= min(hardware.gpu.domain, WITHIN)]
     tensor = [Parallelism(width) for width in sizes if width <= MAX_TENSOR]
     yield from tensor
-    if _has_experts(hardware):
+    if hardware.model.has_experts:
         yield from (replace(one, expert=one.tensor) for one in tensor if one.tensor > 1)
         yield from (Parallelism(expert=width, data_attention=width) for width in sizes if width > 1)
 
@@ -90,9 +90,5 @@ def _beyond(hardware: Hardware) -> Iterator[Parallelism]:
     domain = hardware.gpu.domain
     width = max(width for width in WIDTHS if width <= min(domain, MAX_TENSOR))
     yield from (Parallelism(width, pipeline=stages) for stages in STAGES)
-    if _has_experts(hardware):
+    if hardware.model.has_experts:
         yield from (Parallelism(expert=one, data_attention=one) for one in WIDTHS if one > min(domain, WITHIN))
-
-
-def _has_experts(hardware: Hardware) -> bool:
-    return next(mixtures_of(hardware.model), None) is not None

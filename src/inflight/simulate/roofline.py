@@ -1,7 +1,8 @@
 """A step model from a model's shape and a GPU's data sheet, where no step was measured.
 
 Kernels run one after the other, so the time of each class of work is max(operations / rate, bytes / bandwidth), and
-the classes are added (Williams et al., "Roofline", 2009). docs/planning-model.md has the formulas. Embedding look-ups,
+the classes are added (Williams et al., "Roofline", 2009); of experts and of recurrent states, some of which read while
+others compute, both times are added, too. docs/planning-model.md has the formulas. Embedding look-ups,
 the gathering of several GPUs' logits and sampling are not counted. Kernels reach a share of the data sheet's rates
 (`efficiency`), collectives are measured (`collectives`), and an engine's host works beside the GPU or between its steps
 (`engine_costs`).
@@ -91,14 +92,14 @@ class Roofline:
         self._profile = profile(gpu.device == "cpu")
         self._engine = engine_costs() if engine is None else engine
         self._matrices = linear_shard(spec, self.parallelism)
-        self.packing = self._engine.packing(weights, bool(self._matrices.experts))
+        self.packing = self._engine.packing(weights, spec.has_experts)
         self._matrix_bytes = matrix_bytes(spec, self.parallelism, self.packing)
         expert = self.packing.expert
         self._expert_item = self.packing.matrix if expert is None else expert  # bytes of an element of its matrix
         self._is_native = self.packing.matrix < ITEM_BYTES["bf16"] and gpu.computes(weights)
         # Of layers with a state that is computed: short convolutions alone are one quick kernel.
         self._layers, self._recurrent = layers, sum(bool(layer.mixer.state_flops) for layer in spec.layers)
-        self._factor = spread(gpu.kernels, self.has_experts, case) * uneven_stages(spec, self.parallelism)
+        self._factor = spread(gpu.kernels, spec.has_experts, case) * uneven_stages(spec, self.parallelism)
         self._shard = 2 * matrix_parameters(spec) / layers / self.parallelism.stage_gpus
         rate = self._rate(self.packing.matrix, self._shares.fp8_compute, self._shares.widened_compute)
         share = self._shares.linear_compute * self._profile.shard_share(2 * self._matrices.matrices / layers)
@@ -137,10 +138,6 @@ class Roofline:
         bounded = copy.copy(self)
         bounded._batch_tokens = sys.maxsize if tokens is None else max(1, tokens // self.parallelism.batches)
         return bounded
-
-    @property
-    def has_experts(self) -> bool:
-        return bool(self._matrices.experts)
 
     def seconds(self, features: Features) -> float:
         """Return how long a step takes."""
@@ -187,7 +184,7 @@ class Roofline:
         features = busiest_batch(features, self.parallelism, MAX_MEASURED_TOKENS, self._batch_tokens)
         if features.tokens > MAX_MEASURED_TOKENS:
             return f"A step has {features.tokens:,} tokens; kernels were measured up to {MAX_MEASURED_TOKENS:,}."
-        if self._shard < MIN_SHARD_BYTES:
+        if self._shard < MIN_SHARD_BYTES and self.gpu.device != "cpu":  # whose profile is that of small ones
             return (
                 f"A layer's weights on one GPU are {self._shard / 1e6:.0f} MB; shards were measured from "
                 f"{MIN_SHARD_BYTES / 1e6:.0f} MB on, and smaller ones are slower than modelled."

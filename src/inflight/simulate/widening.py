@@ -48,6 +48,6 @@ def widening(model: StepModel) -> Widening:
     """Return the factors with steps of a model; none but 1 where steps were measured, or are typical."""
     if not isinstance(model, Roofline) or model.case == "typical":
         return UNCHANGED
-    of_steps = spread(model.gpu.kernels, model.has_experts, model.case)
+    of_steps = spread(model.gpu.kernels, model.spec.has_experts, model.case)
     outer = max if model.case == "low" else min
     return Widening(*(outer(1.0, latency_spread(one, model.case) / of_steps) for one in LATENCIES))
