@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -508,6 +509,27 @@ def test_steps_that_this_engine_measured_come_out_as_measured() -> None:
     for tokens, milliseconds in OWN_PROMPTS.items():
         prompt = Features(tokens, 1, 1, 0, tokens * tokens / 2)
         assert roofline.seconds(prompt) * 1e3 == pytest.approx(milliseconds, rel=0.15), tokens
+
+
+@pytest.mark.parametrize(
+    ("shape", "gpu", "one"),
+    [
+        ("deepseek-v3", "h200", Parallelism(8)),
+        ("llama-4-scout", "h200", Parallelism(8)),
+        ("llama-3.1-70b", "h100", Parallelism(4, pipeline=2)),
+        ("qwen3-30b-a3b", "epyc-9654", Parallelism()),
+    ],
+)
+def test_steps_that_are_skipped_take_as_long_as_one_by_one(shape: str, gpu: str, one: Parallelism) -> None:
+    """Chunks behind cached tokens, windows that restart, stages and processors included."""
+    roofline = Roofline(known_model(shape), find_gpu(gpu), one, weights="int8")
+    lengths = itertools.product((500, 3000, 9000), (5, 100, 300))
+    entries = tuple(Entry(0.7 * number, *length) for number, length in enumerate(lengths))
+    settings = EngineSettings(device="cuda", max_num_seqs=16, max_model_len=16384, max_num_batched_tokens=1024)
+    pool = Pool(Capacity(20_000, 16, 16, 16384, 1000), settings, SchedulingSettings(), lambda number: roofline)
+    runs = [simulate(Workload(entries, "mixed"), SimulationSetup(pool, fast_forward=fast)) for fast in (True, False)]
+    assert runs[0].steps == runs[1].steps
+    assert [each.ended for each in runs[0].observations] == [each.ended for each in runs[1].observations]
 
 
 # vLLM on an H100, Qwen3-8B in bf16, 128 tokens in and 1,024 out: streams → tokens per second.

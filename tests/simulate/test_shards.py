@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inflight.core.types.features import Features
-from inflight.models.arithmetic import step_weight_bytes
+from inflight.models.arithmetic import other_parameters, step_weight_bytes, table_parameters
 from inflight.models.known import known_model
 from inflight.simulate.costs import KINDS
 from inflight.simulate.efficiency import efficiencies
@@ -109,6 +109,12 @@ def test_a_step_reads_the_bytes_that_memory_holds() -> None:
     assert step_weight_bytes(spec, own) == read + head + norms
     plain = Roofline(spec, find_gpu("h100"), weights="int4").costs(Features(1, 1, 1, 0, 0.0))[0]
     assert plain.seconds > read / find_gpu("h100").bytes_per_s
+    mixture = known_model("qwen3-30b-a3b")
+    (experts,) = linear_shard(mixture, Parallelism()).experts
+    of_experts = 128 * (0.625 * experts.elements + 4 * experts.outputs)
+    assert experts.outputs == 48 * (2 * 768 + 2048)
+    others = 2 * (table_parameters(mixture) + other_parameters(mixture))
+    assert matrix_bytes(mixture, Parallelism(), own) + of_experts + others == step_weight_bytes(mixture, own)
     latent = known_model("deepseek-v3")
     every, part = (linear_shard(latent, one).matrices for one in (Parallelism(), Parallelism(8)))
     of_fp8 = [matrix_bytes(latent, one, packing("fp8", mixture=True)) for one in (Parallelism(), Parallelism(8))]

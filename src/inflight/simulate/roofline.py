@@ -226,7 +226,8 @@ class Roofline:
         computed, read = chosen * experts.busiest(tokens, self._engine.expert_skew), touched * experts.max_read(tokens)
         compute = 2 * computed * experts.elements / rate
         moved = EXPERT_PASSES * computed * self.spec.hidden_size * ITEM_BYTES["bf16"] * experts.layers / experts.divided
-        memory = (read * experts.elements * item + moved) / (self._bandwidth * shares.expert_memory)
+        read *= experts.elements * item + experts.outputs * self.packing.matrix_scale
+        memory = (read + moved) / (self._bandwidth * shares.expert_memory)
         return Cost("linear", compute + memory, "compute" if compute > memory else "bandwidth")
 
     def _expert_factor(self, item: float) -> float:

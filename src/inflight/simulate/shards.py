@@ -116,12 +116,14 @@ def min_kv_heads(spec: ModelSpec) -> int | None:
 class ExpertShard:
     """Layers with the same mixture on one GPU.
 
-    elements: of one expert over all of them, divided among the stage's GPUs, whether each holds whole experts or a
-    slice of every one. width: of an expert's hidden layer there. divided: GPUs among which whole experts are.
+    elements, outputs: of one expert's matrices over all of them, divided among the stage's GPUs, whether each holds
+    whole experts or a slice of every one. width: of an expert's hidden layer there. divided: GPUs among which whole
+    experts are.
     """
 
     mlp: Mlp
     elements: float
+    outputs: float
     layers: int
     width: float
     divided: int = 1
@@ -171,9 +173,10 @@ def linear_shard(spec: ModelSpec, parallelism: Parallelism) -> LinearShard:
         states += part * layer.mixer.state_flops
         matrices += part * elements + (count - part) * replicated_elements(layer.mixer, spec.hidden_size)
         if layer.mlp.experts:
-            expert = layer.mlp.expert_weights(spec.hidden_size).elements
-            width = expert / (3 * spec.hidden_size) * parallelism.expert / stage
-            experts.append(ExpertShard(layer.mlp, count * expert / stage, count, width, parallelism.expert))
+            expert = layer.mlp.expert_weights(spec.hidden_size)
+            width = expert.elements / (3 * spec.hidden_size) * parallelism.expert / stage
+            sizes = count * expert.elements / stage, count * expert.outputs / stage
+            experts.append(ExpertShard(layer.mlp, *sizes, count, width, parallelism.expert))
     return LinearShard(2.0 * matrices, states, matrices, tuple(experts))
 
 

@@ -41,7 +41,7 @@ class StepTarget:
         step = features(BatchPlan(0, tuple(foreground)))
         if not step.tokens:
             return budget
-        if step.prefill_context:
+        if step.has_prompts:
             return 0  # a step with a foreground prompt is full enough, and its length is part of a TTFT
         automatic = self._efficient_step(step, budget)
         target = min(automatic if one == "auto" else math.inf if one == "off" else one for one in targets)
