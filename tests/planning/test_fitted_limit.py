@@ -82,3 +82,19 @@ def test_near_saturation_no_straight_line_hides_a_miss() -> None:
     """Latency rises from three quarters of its limit to the limit within 4 % of the rate, and by little beyond."""
     trials = [trial(rate, tpot=tpot) for rate, tpot in ((3.57, 0.038), (3.71, 0.0503), (3.82, 0.0533), (4.13, 0.058))]
     assert fitted_limit([replace(one, values={TPOT: one.values[TPOT]}) for one in trials]).limit < 3.79
+
+
+def test_a_class_has_the_latencies_that_its_own_slo_is_said_to_have() -> None:
+    """Each percentile follows the SLO that is nearest to it."""
+    of_chat, median = Slo("ttft", 1.0, traffic="chat"), Slo("ttft", 0.4, 0.5)
+
+    def classes(rate: float, noise: float) -> Trial:
+        p99 = noise * (rate / 4.0) ** 1.4
+        values = {of_chat: 1.2 * p99, median: 0.4 * p99 / noise}
+        found = {"ttft": (0.4 * p99, 0.8 * p99, 1.2 * p99)}
+        return replace(EMPTY, rate=rate, values=values, percentiles=found, by_class={"chat": found, "batch": found})
+
+    found = fitted_limit([classes(3.9, 1.1), classes(4.1, 0.9)])
+    one = found.at(4.0)
+    assert one.by_class["chat"]["ttft"][2] == pytest.approx(one.values[of_chat])
+    assert one.percentiles["ttft"][0] == pytest.approx(found.lines[median].at(4.0), rel=0.12)

@@ -20,10 +20,10 @@ from inflight.planning.planned_load import confirmed, confirmed_rate
 from inflight.planning.ranking import ranked, ranked_on
 from inflight.planning.rendering import sentence
 from inflight.planning.runner_up import Rivals, confirmed_others, runner_up
-from inflight.planning.sensitivity import ScaledWork, measurements
-from inflight.planning.simulation import Pools, Trial
+from inflight.planning.search import Capacity
+from inflight.planning.sensitivity import measurements
+from inflight.planning.simulation import Pools, Spent, Trial
 from inflight.planning.sizing import PLANNED_SEED, Candidate, Question, TrialRunner, candidate_for, measure
-from inflight.planning.steady import mixed_step
 from inflight.simulate.disagg import Link
 from inflight.simulate.hardware import find_gpu
 from inflight.simulate.parallelism import Parallelism
@@ -101,7 +101,7 @@ def test_a_dearer_runner_up_has_as_many_replicas_as_the_planned_load_takes(monke
 def test_a_rival_that_the_planned_load_refuses_makes_room_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, best = measured("ttft=900(p99)")
     first, second, third = (
-        replace(best, machine=replace(best.machine, name=name), rate=rate)
+        replace(best, machine=replace(best.machine, name=name), rate=rate, capacity=Capacity(None, None, 0))
         for name, rate in (("first", best.rate), ("second", best.rate / 4), ("third", best.rate / 5))
     )
     others = [third, replace(best, machine=replace(best.machine, name="no rate"), rate=0.0), first, second]
@@ -121,7 +121,7 @@ def test_where_each_measured_rival_is_refused_an_untried_machine_is_looked_at(mo
     refused = replace(best, machine=replace(best.machine, name="refused"))
     untried = replace(best, machine=replace(best.machine, name="untried"), rate=0.0)
 
-    def confirm(runner: TrialRunner, gpus: int | None, found: Candidate) -> Candidate:
+    def confirm(runner: TrialRunner, found: Candidate) -> Candidate:
         return replace(found, rate=0.0) if found.machine.name == "refused" else found
 
     monkeypatch.setattr("inflight.planning.runner_up.confirmed", confirm)
@@ -137,6 +137,16 @@ def on_gpus() -> tuple[TrialRunner, Candidate]:
     return TrialRunner(question, traffic), candidate_for(question, traffic, question.machines[0], question.overrides)
 
 
+def spending(most: str = "bandwidth") -> Trial:
+    """Return a trial whose steps spend 85 % of their time with one bottleneck."""
+    trial = measured("ttft=4000(p99)")[1].capacity.met
+    assert trial is not None
+    shares = {
+        ("linear", bound): 0.85 if bound == most else 0.05 for bound in ("bandwidth", "compute", "link", "launch")
+    }
+    return replace(trial, spent=Spent(8.0, 0.05, shares))  # type: ignore[arg-type]
+
+
 def priced_rate() -> tuple[TrialRunner, Candidate]:
     runner, best = on_gpus()
     return runner, replace(best, rate=2.0)
@@ -144,7 +154,7 @@ def priced_rate() -> tuple[TrialRunner, Candidate]:
 
 def test_measurements_are_the_largest_parts_of_the_interval() -> None:
     runner, best = priced_rate()
-    found = measurements(runner, best, 50, 39, 72, (0.7 * best.rate, 1.3 * best.rate))
+    found = measurements(runner, best, 50, spending(), 39, 72, (0.7 * best.rate, 1.3 * best.rate))
     assert len(found) == 2 and all(one.part >= other.part for one, other in pairwise(found))
     for one in found:
         slow, fast = one.rate_interval
@@ -156,23 +166,22 @@ def test_measurements_are_the_largest_parts_of_the_interval() -> None:
 
 def test_no_measurement_is_named_where_nothing_is_uncertain_or_classes_are_not_known() -> None:
     runner, best = on_gpus()
-    assert not measurements(runner, best, 3, 3, 3, (1.0, 1.0))
-    assert not measurements(*measured("ttft=900(p99),e2e=600000(p99)"), 100, 80, 150, (1.0, 2.0))
+    assert not measurements(runner, best, 3, spending(), 3, 3, (1.0, 1.0))
+    assert not measurements(*measured("ttft=900(p99),e2e=600000(p99)"), 100, spending(), 80, 150, (1.0, 2.0))
 
 
 def test_an_end_without_a_number_has_none_when_a_part_is_known() -> None:
     runner, best = priced_rate()
-    assert all(one.replicas_interval[1] is None for one in measurements(runner, best, 100, 80, None, (0.1, best.rate)))
+    found = measurements(runner, best, 100, spending(), 80, None, (0.1, best.rate))
+    assert found and all(one.replicas_interval[1] is None for one in found)
 
 
-def test_scaled_work_takes_longer_by_its_own_part() -> None:
-    runner, best = on_gpus()
-    model, step = best.machine.model, mixed_step(runner.traffic, 8, 500)
-    scaled = {
-        bound: ScaledWork(model, bound, 2.0).seconds(step) for bound in ("compute", "bandwidth", "link", "launch")
-    }  # type: ignore[arg-type]
-    usual = model.seconds(step)
-    assert sum(seconds - usual for seconds in scaled.values()) == pytest.approx(usual)
+def test_what_takes_most_of_the_steps_time_is_measured_first() -> None:
+    """As the bottleneck is named by the same shares: a time of prompts says little where memory bandwidth is short."""
+    runner, best = priced_rate()
+    for bound in ("bandwidth", "compute", "link"):
+        (first, *_) = measurements(runner, best, 50, spending(bound), 39, 72, (0.7 * best.rate, 1.3 * best.rate))
+        assert first.bound == bound and first.part > 0.6
 
 
 def _need(best: Candidate, name: str, rate: float, pools: Pools | None = None) -> LayoutNeed:
@@ -227,11 +236,10 @@ def test_a_cheaper_plan_names_its_settings_and_the_options_that_ask_for_it() -> 
 
 def test_what_looks_cheaper_than_the_plan_is_tried_under_the_planned_load() -> None:
     runner, best = measured("ttft=900(p99)")
-    replicas = best.replicas(runner.question.demand)
     flattering = replace(best, rate=4 * best.rate)
-    found = confirmed(runner, replicas, flattering)
+    found = confirmed(runner, flattering)
     assert found.rate < flattering.rate and found.gpus(runner.question.demand) > flattering.gpus(runner.question.demand)
-    assert confirmed(runner, replicas, replace(best, rate=best.rate / 2)).rate == best.rate / 2  # is dearer anyhow
+    assert not confirmed(runner, flattering, worth=flattering.rate).rate, "no rate that it keeps is of interest"
 
 
 def test_on_so_many_gpus_plans_are_ranked_by_what_they_serve() -> None:
@@ -264,7 +272,7 @@ def test_each_further_trial_of_what_looks_cheaper_has_more_replicas(monkeypatch:
         return replace(best.capacity.met, values={slo: 2 * slo.limit})
 
     monkeypatch.setattr(TrialRunner, "run", run)
-    found = confirmed(runner, 100, replace(best, rate=runner.question.demand.rate / 4))
+    found = confirmed(runner, replace(best, rate=runner.question.demand.rate / 4, capacity=Capacity(None, None, 0)))
     assert tried == pytest.approx([4, 5, 6, 8, 12]) and found.rate == 0.0
 
 

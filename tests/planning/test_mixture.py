@@ -14,16 +14,18 @@ from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.infeasible import Infeasible
 from inflight.planning.load import _balanced
+from inflight.planning.machine import Machine
 from inflight.planning.mixture import Mixed, steady_rate
-from inflight.planning.outlook import changes_of
+from inflight.planning.outlook import CHANGES, MORE, OF_ANSWERS, changes_of
 from inflight.planning.plan import Plan, PlanError, as_text, plan
 from inflight.planning.planned_load import confirmed
 from inflight.planning.result import PlanResult, plan_result
 from inflight.planning.separation import class_names
-from inflight.planning.simulation import Trial, simulate_run
+from inflight.planning.simulation import Trial, simulate_run, try_out
 from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, ceiling, measure
 from inflight.planning.slos import check_slos
 from inflight.planning.trial_requests import requests_for
+from inflight.planning.yardstick import beside
 from inflight.workload.arrivals import AtOnce, Constant, Poisson, Ramp
 from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass
 from inflight.workload.lengths import Fixed, Lognormal
@@ -214,6 +216,26 @@ def test_what_conversations_at_a_rate_sent_counts() -> None:
     assert demand.started(4.0).reached(2.0, 5.0, sent=2.3) == 2.3
 
 
+def test_as_many_conversations_are_open_at_the_ends_and_under_other_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted; slower answers mean fewer requests, and no more conversations."""
+    found, opened = agents(), list[int | None]()
+
+    def noted(machine: Machine, config: EngineConfig, offered: Workload, *more: Any, **others: Any) -> Trial:
+        opened.append(offered.sessions)
+        return try_out(machine, config, offered, *more, **others)
+
+    monkeypatch.setattr("inflight.planning.sizing.try_out", noted)
+    runner = TrialRunner(found.question, found.traffic)
+    share = found.question.demand.rate / found.replicas
+    slow = beside(runner, found.chosen, share, model=found.chosen.machine.cases[0])
+    long = beside(runner, found.chosen, share, demand=CHANGES[OF_ANSWERS](found.question.demand))
+    each = 60 / found.replicas
+    assert opened == [pytest.approx(each * min(found.chosen.pooled, found.replicas), abs=1)] * 2
+    assert slow.rate < found.trial.rate and long.rate < found.trial.rate
+    more = CHANGES[MORE](found.question.demand)
+    assert isinstance(more, Mixed) and more.sessions == pytest.approx(72.0)
+
+
 def test_a_run_fills_as_long_as_the_slowest_class_takes() -> None:
     chat = TrafficClass(name="chat", share=9.0, input=Fixed(100), output=Fixed(100))
     documents = TrafficClass(name="documents", share=1.0, input=Fixed(100), output=Fixed(600))
@@ -257,7 +279,7 @@ def test_what_looks_cheaper_has_conversations_at_the_rate_of_its_own_answers(mon
     monkeypatch.setattr(TrialRunner, "run", noted)
     question = replace(found.question, demand=replace(demand, slower=10 * demand.slower, rate=demand.rate / 2))
     runner, other = TrialRunner(question, found.traffic), replace(found.chosen, rate=demand.rate)
-    confirmed(runner, 2, other)
+    confirmed(runner, other)
     assert asked and asked[0].slower < 2 * demand.slower
     assert asked[0].rate > 0.75 * demand.rate, "as many are open as are asked for"
 

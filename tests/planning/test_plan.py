@@ -392,7 +392,7 @@ def test_conversations_under_other_traffic_are_tried_as_long_as_under_the_planne
     """They settle slowly: a short trial may miss by less at a higher rate."""
     sessions = Sessions(turns=Fixed(5), think_s=2.0, added=Fixed(60))
     of_turns = TrafficClass(name="agents", input=Fixed(100), output=Fixed(20), share=1, sessions=sessions)
-    for demand, reads in ((Mixed.of([of_turns], Poisson(25.0)), THOROUGHLY), (drawn(100.0), None)):
+    for demand, reads in ((Mixed.of([of_turns], Poisson(25.0)), THOROUGHLY), (drawn(100.0), 1.0)):
         _, (trial,) = changed(monkeypatch, MORE, 0.1, demand)
         assert (trial["seed"], trial.get("reads")) == (PLANNED_SEED, reads)
 

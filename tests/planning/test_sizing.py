@@ -25,7 +25,7 @@ from inflight.planning.sizing import (
 )
 from inflight.workload.workload import Entry, Workload
 
-from .builders import drawn, machine
+from .builders import drawn, machine, workload
 
 
 @pytest.mark.parametrize(("answer", "requests"), [("400", MAX_DECODE_STEPS // 400), ("2000", MIN_READ)])
@@ -129,3 +129,23 @@ def test_engines_are_whole_where_the_cheapest_machines_are_looked_for() -> None:
     assert (first(1.0), first(1000.0)) == ("one", "four")
     found = plan(asked(1.0), fast=True)
     assert isinstance(found, Plan) and found.gpus == 1
+
+
+def test_no_trial_has_more_requests_than_a_short_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A longer one would be measured as if it had them; and several with seeds of their own would be one."""
+    trace, asked_for = workload(*((0.2 * number, 100, 20) for number in range(900))), list[int]()
+    question = Question(machines=[machine()], demand=Traced(trace, 3.0), slos=parse_slos(["ttft=4000(p99)"]))
+    assert not question.takes_long_trials and replace(question, demand=drawn(3.0)).takes_long_trials
+    usual = Traced.workload
+
+    def noted(self: Traced, rate: float, requests: int, seed: int) -> Workload:
+        asked_for.append(requests)
+        return usual(self, rate, requests, seed)
+
+    monkeypatch.setattr(Traced, "workload", noted)
+    runner = TrialRunner(question, traffic_of(question.demand))
+    one = candidate_for(question, runner.traffic, question.machines[0], question.overrides)
+    asked_for.clear()
+    for rate, reads in ((one.guess, 1.0), (one.guess, 4.0), (0.1 * one.guess, 1.0)):
+        runner.run(one, rate, reads=reads)
+    assert len(asked_for) == 3 and max(asked_for) <= 900

@@ -19,7 +19,7 @@ LARGE = 0.5  # of a GPU's memory
 GAIN = 1.1  # in requests/s that a larger batch must bring for memory to be the bottleneck
 SMALL, RARE = 0.02, 0.1  # shares of a step's time, and of a bottleneck's, below which work is not named
 BUSY = 0.9  # of the front end's processor, at the rate that missed the SLOs
-NEAR = 0.95  # of the closed form's highest rate, above which no rate is tried
+NEAR = 0.95  # of the highest rate that is tried
 LONG = 0.25  # of an SLO on TTFT that a prompt takes on an idle engine
 
 

@@ -9,7 +9,16 @@ from inflight.planning.fitted_limit import fitted_limit
 from inflight.planning.search import find_capacity
 from inflight.planning.settling import EXHAUSTED
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import PLANNED_SEED, ROUGH, ROUGHLY, Candidate, TrialRunner, expected_share, kept_rate
+from inflight.planning.sizing import (
+    PLANNED_SEED,
+    ROUGH,
+    ROUGHLY,
+    Candidate,
+    TrialRunner,
+    ceiling,
+    expected_share,
+    kept_rate,
+)
 from inflight.planning.steady import steady_state
 from inflight.simulate.steps import StepModel
 
@@ -36,8 +45,8 @@ def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel, plan
     trial = partial(runner.run, candidate, model=model)
     if not runner.question.slos:
         return kept_rate(runner, find_capacity(trial, rate, ROUGH, AT_ENDS))
-    most, reads = served(runner, candidate, model), END_READS if runner.question.takes_long_trials else ROUGHLY
-    faster = most / served(runner, candidate, usual)
+    faster = served(runner, candidate, model) / served(runner, candidate, usual)
+    most, reads = faster * ceiling(candidate), END_READS if runner.question.takes_long_trials else ROUGHLY
     missed = candidate.capacity.missed
     if missed is not None and missed.is_exhausted:  # short trials hardly show that a queue grows
         most = min(most, candidate.rate * faster)

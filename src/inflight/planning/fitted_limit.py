@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from operator import mul
 
 from inflight.metrics.slo import Slo
 from inflight.planning.search import STEEPNESS
-from inflight.planning.simulation import Trial
+from inflight.planning.simulation import SHARES, Trial
 
 TRUST = 0.003  # in the expected steepness: as much as in trials whose ln(rate) has this sum of squares
 FLATTEST = 0.8  # steepness; where an SLO on TTFT is near the time of a long prompt alone it is about 1
@@ -53,14 +54,30 @@ class FittedLimit:
         served = [one for one in self.trials if not one.is_exhausted] or self.trials
         one = min(served, key=lambda one: abs(math.log(one.rate / rate)))
         values = {slo: self.lines[slo].at(rate) if slo in self.lines else value for slo, value in one.values.items()}
-        of_all = sorted((slo for slo in self.lines if not slo.traffic), key=lambda slo: slo.share)
-        factors: dict[str, float] = {slo.metric: values[slo] / one.values[slo] for slo in of_all if one.values[slo] > 0}
-        if one.percentiles.get("e2e") == one.percentiles.get("ttft"):  # nothing is decoded
-            factors["e2e"] = factors.get("ttft", 1.0)
-        percentiles = {
-            name: tuple(value * factors.get(name, 1.0) for value in found) for name, found in one.percentiles.items()
-        }
-        return replace(one, rate=rate, values=values, percentiles=percentiles)
+        factors = {slo: values[slo] / one.values[slo] for slo in self.lines if one.values[slo] > 0}
+        by_class = {name: _scaled(found, factors, name) for name, found in one.by_class.items()}
+        percentiles = _scaled(one.percentiles, factors, "")
+        return replace(one, rate=rate, values=values, percentiles=percentiles, by_class=by_class)
+
+
+def _scaled(
+    percentiles: Mapping[str, tuple[float, ...]], factors: Mapping[Slo, float], traffic: str
+) -> dict[str, tuple[float, ...]]:
+    """Return the latencies of a class ("": of all) times the factors of their SLOs, each percentile times that of the
+    nearest one; without an SLO of the class those of all count."""
+    is_decoded = percentiles.get("e2e") != percentiles.get("ttft")
+
+    def factor(metric: str, share: float) -> float:
+        metric = metric if is_decoded or metric != "e2e" else "ttft"
+        found = [slo for slo in factors if slo.metric == metric and slo.traffic in ("", traffic)]
+        found = [slo for slo in found if slo.traffic == traffic] or found
+        return factors[min(found, key=lambda slo: abs(slo.share - share))] if found else 1.0
+
+    def scaled(metric: str, found: tuple[float, ...]) -> tuple[float, ...]:
+        each = (value * factor(metric, share) for value, share in zip(found, SHARES, strict=True))
+        return tuple(accumulate(each, max))  # none is below a lower one
+
+    return {metric: scaled(metric, found) for metric, found in percentiles.items()}
 
 
 def fitted_limit(trials: Sequence[Trial]) -> FittedLimit:

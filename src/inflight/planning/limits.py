@@ -42,7 +42,7 @@ def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) ->
     asking = runner.asking(replace(runner.question, slos=slos))
     candidate = candidate_for(asking.question, runner.traffic, best.machine, runner.question.overrides)
     missed = best.capacity.missed
-    if candidate.proposal.config == best.proposal.config:
+    if candidate.proposal.config.without_reasons() == best.proposal.config.without_reasons():
         if missed is not None and not missed.met and slo not in (one for one, _ in missed.missed):
             return LimitCost(slo, relaxed, replicas, 0, best.rate)  # another limit is in the way
         rows = best.proposal.config.max_num_seqs
@@ -59,8 +59,8 @@ def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) ->
     if met is None or met.rate <= best.rate or met.values[relaxed] <= slo.limit:
         return LimitCost(slo, relaxed, replicas, 0, best.rate)  # as much is served within the limit itself
     found = replace(candidate, capacity=capacity, rate=met.rate)
-    kept = confirmed(asking, replicas * best.machine.gpus, found)
-    if kept.rate <= best.rate:
+    kept = confirmed(asking, found, worth=best.rate)
+    if not kept.rate:
         return LimitCost(slo, relaxed, replicas, 0, best.rate)
     needed = min(replicas, whole_engines(runner.question.demand.rate / kept.rate))
     return LimitCost(slo, relaxed, needed, replicas - needed, kept.rate)

@@ -10,12 +10,12 @@ from inflight.planning.demand import Demand, Traced
 from inflight.planning.engine_config import TOGETHER
 from inflight.planning.load import asks_for_sessions, conversations_of
 from inflight.planning.machine import Machine
+from inflight.planning.mixture import Mixed
 from inflight.planning.proposal import step_limit
 from inflight.planning.search import TRICKLE, Capacity, find_capacity
 from inflight.planning.simulation import ROUTER, Drafted, Topology, Trial
 from inflight.planning.sizing import (
     AFFINE,
-    PLANNED_SEED,
     ROUGH,
     ROUGHLY,
     THOROUGHLY,
@@ -32,8 +32,16 @@ from inflight.simulate.drafting import SimulatedDrafts
 OF_ANSWERS = "answers half as long again"  # which vectors are not
 OF_ARRIVALS = "arrivals clumped twice as much (CV doubled)"  # which conversations that are open all the time have none
 MORE, MORE_BY = "20 % more requests", 1.2
+
+
+def _with_more(demand: Demand) -> Demand:
+    """Return the demand with more requests/s, or with as many more open conversations."""
+    more = replace(demand, rate=demand.rate * MORE_BY)
+    return replace(more, sessions=more.sessions * MORE_BY) if isinstance(more, Mixed) and more.sessions else more
+
+
 CHANGES: Mapping[str, Callable[[Demand], Demand]] = {
-    MORE: lambda one: replace(one, rate=one.rate * MORE_BY),
+    MORE: _with_more,
     OF_ANSWERS: lambda one: replace(one, stretch=one.stretch * 1.5),
     "prompts half as long again": lambda one: replace(one, prompt_stretch=one.prompt_stretch * 1.5),
     OF_ARRIVALS: lambda one: one.burstier(4.0),
@@ -70,15 +78,15 @@ def find_change(runner: TrialRunner, best: Candidate, replicas: int, name: str, 
     share = changed.rate / replicas
 
     def run(rate: float) -> Trial:
-        return yardstick.read(beside(runner, best, rate, demand=changed))
+        return replace(yardstick.read(beside(runner, best, rate, demand=changed)), rate=rate)
 
     def run_long() -> Trial:
-        return runner.run(best, share, seed=PLANNED_SEED, demand=changed, reads=THOROUGHLY)
+        return beside(runner, best, share, demand=changed, reads=THOROUGHLY)
 
     trial = run(share) if conversations_of(runner.question) is None else run_long()
     more = changed.rate > runner.question.demand.rate  # alike, only more
-    if trial.met and trial.by_class:
-        trial = run_long()
+    if (trial.met and trial.by_class) or (more and not trial.met and share <= best.rate):
+        trial = run_long()  # one short trial does not overrule what the plan's long ones found
     if trial.met:
         return Change(name, trial, replicas)
     if more:

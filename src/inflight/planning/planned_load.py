@@ -96,7 +96,7 @@ def planned_replicas(load: PlannedLoad, best: Candidate) -> tuple[Question, Cand
         else:
             question = replace(question, demand=replace(question.demand, rate=question.demand.rate / HARDER_BY))
         trial = run(ahead=attempt % 2 == 1)
-        one = replace(one, rate=trial.rate, missed_at=missed_at) if trial.met else one
+        one = replace(one, rate=trial.rate, missed_at=missed_at) if trial.met else replace(one, missed_at=trial.rate)
     return question, replace(one, pooled=min(one.pooled, replicas)), replicas, trial
 
 
@@ -108,7 +108,7 @@ def _more(replicas: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Confirmed:
     """rate: requests/s of each engine, with which it keeps the SLOs; 0: at none that was tried. met: the trial that
-    shows it; None: none was needed, or none did. missed: at the lowest rate that missed them."""
+    shows it; None: none did. missed: at the lowest rate that missed them."""
 
     rate: float
     met: Trial | None
@@ -119,8 +119,8 @@ def confirmed_rate(
     rate: float,
     trial: Callable[[float], Trial],
     *,
+    worth: float = 0.0,
     whole: Callable[[float, float], float] = lambda below, rate: below,
-    is_clear: Callable[[float], bool] = lambda rate: False,
 ) -> Confirmed:
     """Find a rate with which the SLOs are kept under the planned load. That of a search is of short trials with another
     seed, which are often easier.
@@ -128,21 +128,17 @@ def confirmed_rate(
     Args:
         rate: Of the search.
         trial: Runs a trial of the planned load at a rate.
+        worth: A rate of which, and of lower ones, none is of interest.
         whole: The rate of a whole number of engines, from one that is lower than another, and that one.
-        is_clear: Whether a rate changes no decision, so that no trial is needed.
     """
     tried: list[Trial] = []
-    while True:
-        missed = tried[-1] if tried else None
-        if is_clear(rate):
-            return Confirmed(rate, None, missed)
-        if len(tried) == CONFIRMED:
-            return _by_all(tried)
+    while rate > worth and len(tried) < CONFIRMED:
         found = trial(rate)
         if found.met:
-            return Confirmed(rate, found, missed)
+            return Confirmed(rate, found, tried[-1] if tried else None)
         tried.append(replace(found, rate=rate))
         rate = whole(_lower(tried), rate)
+    return _by_all(tried) if len(tried) == CONFIRMED else Confirmed(0.0, None, tried[-1] if tried else None)
 
 
 def _lower(tried: Sequence[Trial]) -> float:
@@ -167,18 +163,20 @@ def thorough(runner: TrialRunner) -> PlannedLoad:
     return PlannedLoad(runner, THOROUGHLY, decides=True, workers=1)
 
 
-def confirmed(runner: TrialRunner, gpus: int | None, found: Candidate) -> Candidate:
-    """Return a candidate at a rate with which it keeps the SLOs under the planned load.
+def confirmed(runner: TrialRunner, found: Candidate, *, worth: float = 0.0) -> Candidate:
+    """Return a candidate at a rate with which it keeps the SLOs under the planned load, and its trials there.
 
     Args:
         runner: Runs trials.
-        gpus: Of the plan, than which it need not look better; None: it is tried however dear it is.
-        found: The candidate, at the rate of its own search.
+        found: The candidate, at the rate of its own search, which may end far below the limit that its trials say.
+        worth: Requests/s of each engine of which, and of lower ones, none is of interest.
 
     Returns:
         The candidate; with the rate 0 where it keeps the SLOs at none that was tried.
     """
-    question = runner.question
+    question, capacity = runner.question, found.capacity
+    says_more = question.slos and capacity.met is not None and capacity.missed is not None
+    rate = max(found.rate, capacity.limit) if says_more else found.rate
 
     def at(rate: float) -> Candidate:
         return replace(found, rate=rate)
@@ -188,13 +186,8 @@ def confirmed(runner: TrialRunner, gpus: int | None, found: Candidate) -> Candid
         replicas = max(_replicas(at(rate), question) + 1, _replicas(at(below), question))
         return below if question.gpus is not None else question.demand.rate / replicas
 
-    kept = confirmed_rate(
-        found.rate,
-        lambda rate: _trial(runner, at(rate)),
-        whole=whole,
-        is_clear=lambda rate: gpus is not None and not _is_better(at(rate), gpus, question),
-    )
-    return at(kept.rate)
+    kept = confirmed_rate(rate, lambda rate: _trial(runner, at(rate)), worth=worth, whole=whole)
+    return replace(at(kept.rate), capacity=replace(capacity, met=kept.met, missed=kept.missed or capacity.missed))
 
 
 def _trial(runner: TrialRunner, found: Candidate) -> Trial:
@@ -212,10 +205,3 @@ def _trial(runner: TrialRunner, found: Candidate) -> Trial:
 
 def _replicas(found: Candidate, question: Question) -> int:
     return found.replicas(question.demand) if question.gpus is None else question.gpus // found.machine.gpus
-
-
-def _is_better(found: Candidate, gpus: int, question: Question) -> bool:
-    """Return whether a candidate takes fewer GPUs than the plan, or on as many serves more."""
-    if question.gpus is None:
-        return found.gpus(question.demand) < gpus
-    return _replicas(found, question) * found.rate > question.demand.rate

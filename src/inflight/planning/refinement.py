@@ -13,6 +13,7 @@ from inflight.planning import outlook
 from inflight.planning.ends import rate_under
 from inflight.planning.layouts import LayoutOutlook, best_need, confirmed_need, layout_needs
 from inflight.planning.limits import LimitCost, limit_cost
+from inflight.planning.load import asks_for_sessions
 from inflight.planning.mixed_fleets import mixed_fleets
 from inflight.planning.outlook import ROUTERS
 from inflight.planning.parallel import run_all
@@ -107,7 +108,7 @@ def refine(
         at_ends,
         [found[_change(name)] for name in outlook.changes_of(best.machine, runner.question)],
         [found[_limit(slo)] for slo in runner.question.slos],
-        measurements(runner, best, replicas, low, high, rates),
+        measurements(runner, best, replicas, planned, low, high, rates),
         [_strategy(runner, best, name, found) for name in STRATEGIES] if strategies else (),
         [found[_router(name)] for name in ROUTERS if _router(name) in found],
         found.get(_SPECULATION),
@@ -184,16 +185,19 @@ def _interval(
 ) -> tuple[int, int | None]:
     """Return the replicas with everything uncertain at its fast end, and at its slow end.
 
-    planned: at the planned load, slow and fast. slow, fast: the highest rates.
+    planned: at the planned load, slow and fast: open conversations send fewer requests where answers are slow. slow,
+    fast: the highest rates.
     """
     if not planned:
         return replicas, replicas
-    demand = runner.question.demand.rate
-    low = min(replicas, whole_engines(demand / max(fast, best.rate)))
+    demands = [runner.question.demand.rate] * 2
+    if asks_for_sessions(runner.question):
+        demands = [replicas * one.rate for one in planned]
+    low = min(replicas, whole_engines(demands[1] / max(fast, best.rate)))
     if not slow:
         return low, None
     high = replicas if planned[0].met else replicas + 1
-    return low, max(high, whole_engines(demand / slow))
+    return low, max(high, whole_engines(demands[0] / slow))
 
 
 def _slowest(slow: float, best: Candidate, question: Question, high: int | None) -> float:
@@ -209,7 +213,7 @@ def _strategy_need(runner: TrialRunner, best: Candidate, name: str) -> outlook.S
     need = outlook.strategy_need(runner, best, name)
     if need.candidate is None or not need.candidate.rate:
         return need
-    return replace(need, candidate=confirmed(runner, None, need.candidate))
+    return replace(need, candidate=confirmed(runner, need.candidate))
 
 
 def _strategy(runner: TrialRunner, best: Candidate, name: str, found: dict[str, Any]) -> outlook.StrategyNeed:

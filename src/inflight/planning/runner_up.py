@@ -75,7 +75,7 @@ def _in_order(measured: Sequence[Candidate], question: Question) -> list[Candida
 
 def _kept(runner: TrialRunner, found: Candidate | None) -> Candidate | None:
     """Return a candidate at the rate that the planned load leaves it; None where it leaves none."""
-    kept = found and confirmed(runner, None, found)
+    kept = found and confirmed(runner, found)
     return kept if kept is not None and kept.rate else None
 
 

@@ -1,22 +1,21 @@
 """Find the measurements that would narrow a plan's interval the most.
 
-A class of work is uncertain by its spread (`Machine.cases`), and the answer follows it by a derivative, which the
-closed form gives: the rate that it expects with this class alone at its slow end. The product is the class's part of
-the interval. With a class measured, its part is gone: of a rate r of a replica between a and b, r·(a/r)^(1-part) to
-r·(b/r)^(1-part) are left, and the replicas follow from those.
+A class of work is uncertain by its spread (`Machine.cases`), and steps are as much longer with this class alone at its
+slow end as it has a share of their time. The product is the class's part of the interval. With a class measured, its
+part is gone: of a rate r of a replica between a and b, r·(a/r)^(1-part) to r·(b/r)^(1-part) are left, and the replicas
+follow from those.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from msgspec import Struct
 
-from inflight.core.types.features import Features
-from inflight.planning.ends import expected_rate
+from inflight.planning.simulation import Trial
 from inflight.planning.sizing import Candidate, TrialRunner, whole_engines
 from inflight.planning.steady import mixed_step
+from inflight.planning.traffic import Traffic
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.steps import StepModel
 
@@ -35,28 +34,14 @@ class Measurement(Struct, frozen=True, rename={"bound": "resource"}):
     rate_interval: tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class ScaledWork:
-    """A step model whose work with one bottleneck takes longer by a factor."""
-
-    model: Roofline
-    bound: str
-    factor: float
-
-    @property
-    def name(self) -> str:
-        return f"{self.model.name}, {self.bound} × {self.factor:.3g}"
-
-    def seconds(self, features: Features) -> float:
-        costs = self.model.costs(features)
-        return sum(one.seconds * (self.factor if one.bound == self.bound else 1.0) for one in costs)
-
-    def extrapolates(self, features: Features) -> str | None:
-        return self.model.extrapolates(features)
-
-
 def measurements(
-    runner: TrialRunner, best: Candidate, replicas: int, low: int, high: int | None, rates: tuple[float, float]
+    runner: TrialRunner,
+    best: Candidate,
+    replicas: int,
+    planned: Trial,
+    low: int,
+    high: int | None,
+    rates: tuple[float, float],
 ) -> tuple[Measurement, ...]:
     """Return the measurements that would narrow the interval the most, the best first; none where the steps' classes
     are not known.
@@ -65,16 +50,15 @@ def measurements(
         runner: Has the question and its traffic.
         best: The chosen machine with its settings.
         replicas, low, high: That are planned, and their interval.
+        planned: The trial of the planned load, which says where the time of steps goes.
         rates: The highest requests/s of a replica at the slow and at the fast end.
     """
     model = best.machine.model
     if not isinstance(model, Roofline) or not best.machine.cases or rates[0] == rates[1]:
         return ()
-    typical, found = expected_rate(runner, best, model), dict[str, float]()
-    demand = runner.question.demand.rate
-    for bound, factor in _slow_factors(runner, best, model, best.machine.cases[0]).items():
-        rate = expected_rate(runner, best, ScaledWork(model, bound, factor))
-        found[bound] = max(0.0, math.log(typical / rate))
+    demand, shares = runner.question.demand.rate, planned.spent.by_bound
+    factors = _slow_factors(runner.traffic, max(1.0, planned.spent.rows), model, best.machine.cases[0])
+    found = {bound: share * max(0.0, factors.get(bound, 1.0) - 1.0) for bound, share in shares.items()}
     whole = sum(found.values()) or 1.0
     parts = sorted(((drop / whole, bound) for bound, drop in found.items()), reverse=True)[:SHOWN]
 
@@ -87,14 +71,15 @@ def measurements(
     return tuple(measured(bound, part) for part, bound in parts if part >= MIN_PART)
 
 
-def _slow_factors(runner: TrialRunner, best: Candidate, model: Roofline, slow: StepModel) -> dict[str, float]:
-    """Return the factor of each class's time at its slow end, in a typical step."""
+def _slow_factors(traffic: Traffic, rows: float, model: Roofline, slow: StepModel) -> dict[str, float]:
+    """Return the factor of each class's time at its slow end, in typical steps of so many sequences: of decodes alone,
+    and with prompts beside them."""
     assert isinstance(slow, Roofline)
-    rows = best.proposal.steady.rows
-    fresh = runner.traffic.input_mean * (1 - runner.traffic.shared)
-    step = mixed_step(runner.traffic, rows, rows * fresh / runner.traffic.output_mean)
+    fresh = traffic.input_mean * (1 - traffic.shared)
     usual, slowest = dict[str, float](), dict[str, float]()
-    for costs, sums in ((model.costs(step), usual), (slow.costs(step), slowest)):
-        for one, typical in zip(costs, model.costs(step), strict=True):  # classes as they are typically
-            sums[typical.bound] = sums.get(typical.bound, 0.0) + one.seconds
+    for step in (mixed_step(traffic, rows, 0), mixed_step(traffic, rows, rows * fresh / traffic.output_mean)):
+        typical = model.costs(step)  # classes as they are typically
+        for costs, sums in ((typical, usual), (slow.costs(step), slowest)):
+            for one, of in zip(costs, typical, strict=True):
+                sums[of.bound] = sums.get(of.bound, 0.0) + one.seconds
     return {bound: slowest[bound] / seconds for bound, seconds in usual.items() if seconds > 0}

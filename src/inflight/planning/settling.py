@@ -3,12 +3,13 @@ replicas."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from inflight.planning.fitted_limit import FittedLimit, fitted_limit
+from inflight.planning.fitted_limit import BELOW, FittedLimit, fitted_limit
 from inflight.planning.parallel import run_ahead
 from inflight.planning.search import Capacity
 from inflight.planning.simulation import Trial
@@ -18,7 +19,7 @@ LONG = 4.0  # times the usual requests of a trial
 ENOUGH = 4  # of these near the limit
 ROUNDS = 4  # at most, of two
 RATE_FACTORS = (1.04, 1.02)  # between the limit, as known before, and their rates: in the first round, and later
-EXHAUSTED = 1.1  # factor to a lower rate where in no trial so far all requests were served in time
+EXHAUSTED = 1.1  # factor to a lower rate where in no trial so far all requests were served in time, squared each time
 NEAR, FARTHEST = 1.12, 1.3  # factor from the limit, up to which trials count; and at most, between two rounds
 
 
@@ -33,7 +34,8 @@ class Settled(NamedTuple):
 
 def settled(runner: TrialRunner, one: Candidate, replicas: int, workers: int) -> Settled | None:
     """Find the highest rate that meets the SLOs in long trials, and the replicas that serve the demand with it; None
-    where there is no SLO, or where requests follow each other.
+    where there is no SLO, or where requests follow each other. Where the queue grows in all of them, far below the rate
+    of the short ones, the trial shows it.
 
     Args:
         runner: Runs trials.
@@ -46,7 +48,8 @@ def settled(runner: TrialRunner, one: Candidate, replicas: int, workers: int) ->
         return None
     found = _long_trials(runner, one, workers)
     if all(trial.is_exhausted for trial in found.trials):
-        return None
+        trial = runner.run(one, question.demand.rate / replicas, seed=PLANNED_SEED, reads=LONG)
+        return Settled(question, replace(one, missed_at=found.limit), replicas, trial)
     rate = min(found.limit, ceiling(one))
     above = [trial if trial.is_exhausted else found.at(trial.rate) for trial in found.trials if trial.rate > rate]
     missed = min((trial for trial in above if not trial.met), key=lambda trial: trial.rate, default=one.capacity.missed)
@@ -85,13 +88,24 @@ def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLim
             run_ahead(jobs, workers)
         trials += [job() for job in jobs]
         if all(trial.is_exhausted for trial in trials):
-            rate /= EXHAUSTED
+            rate /= EXHAUSTED ** (2**number)
             continue
-        limit = min(fitted_limit(_near(trials, rate)).limit, ceiling(one))
+        limit = min(_limit(trials, rate), ceiling(one))
         rate = max(rate / FARTHEST, min(rate * FARTHEST, limit))
-        if len(_near(trials, rate)) >= ENOUGH:
+        near = _near(trials, rate)
+        if len(near) >= ENOUGH and not all(trial.is_exhausted for trial in near):
             break
     return fitted_limit(_near(trials, rate) or trials)
+
+
+def _limit(trials: Sequence[Trial], rate: float) -> float:
+    """Return the limit that the trials near a rate say; where lines through latencies go beyond a rate at which the
+    queue grew, a rate between that and the highest which was served."""
+    served = max(one.rate for one in trials if not one.is_exhausted)
+    found, above = fitted_limit(_near(trials, rate)), [one.rate for one in trials if one.is_exhausted]
+    if above and found.limit >= BELOW * min(above):
+        return math.sqrt(served * min(above))
+    return found.limit
 
 
 def _near(trials: Sequence[Trial], rate: float) -> list[Trial]:

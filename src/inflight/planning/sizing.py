@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from inflight.config.setting import SettingsError
 from inflight.counted import UNBOUNDED
 from inflight.metrics.slo import Slo
 from inflight.planning.autoscaling import LoadProfile
@@ -30,7 +31,7 @@ from inflight.planning.slos import max_ttft
 from inflight.planning.steady import DRAIN, FILL, Length, length, prompt_seconds, rows_at
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_cache import TrialCache, demand_digest
-from inflight.planning.trial_requests import Requests, check_steps, requests_for
+from inflight.planning.trial_requests import Requests, requests_for
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.steps import StepModel
@@ -43,6 +44,7 @@ ROUGH, ROUGHLY = 0.25, 0.55  # the same, and times the usual requests, where a r
 SIMULATED = 2  # ways to split the model that are simulated, of all that fit
 PLANNED_SEED = 2  # of the planned load: another than the search has, whose requests are those that it fits
 THOROUGHLY = 2.0  # times the usual requests, where the answer rests on one trial
+MAX_STEPS = 25_000  # of a trial's prompts: two or three seconds, of which a plan takes dozens
 MAX_DECODE_STEPS = 40_000  # of a trial whose steps are computed one by one: about three seconds
 MIN_READ = 30  # requests of such a trial, however long their answers are
 MIN_EXPECTED = 0.05  # of what the closed form serves: a long prompt alone takes all of an SLO on TTFT, or nearly
@@ -50,6 +52,7 @@ HARDER_BY = 1.05  # times the replicas, where a trial misses the SLOs with the p
 AFFINE = 0.5  # of the prompts' tokens that earlier ones had: no gateway would spread such conversations
 HEADROOM = 0.85  # of saturation, where there is no SLO
 ROOM = 0.8  # of the highest rate that is simulated, of a search
+BEYOND = 1.25  # times what the closed form serves, up to which rates are tried: it may be as much too low
 
 
 def whole_engines(wanted: float) -> int:
@@ -110,8 +113,11 @@ class Question:
 
     @property
     def takes_long_trials(self) -> bool:
-        """Whether long trials settle the answer (`settling`): not where requests wait for the answers of others."""
-        return bool(self.slos) and not (isinstance(self.demand, Mixed) and self.demand.waits_for_answers)
+        """Whether long trials settle the answer (`settling`): not where requests wait for the answers of others, nor
+        where each trial has all requests of a short trace."""
+        if isinstance(self.demand, Mixed) and self.demand.waits_for_answers:
+            return False
+        return bool(self.slos) and self.demand.max_requests > THOROUGHLY * self.sizes.most
 
     def traffic_of(self, demand: Demand) -> Traffic:
         """Return the figures of a demand on these machines: encoders cache no prefixes."""
@@ -177,6 +183,10 @@ class TrialRunner:
         where conversations find most of their prompts cached, one that sends them where that is."""
         return Topology(replicas, "prefix-aware" if self.traffic.shared > AFFINE else ROUTER)
 
+    def traffic_of(self, demand: Demand) -> Traffic:
+        """Return the traffic of the question's demand, or of another."""
+        return self._figures(demand)[0]
+
     def stores(self, config: EngineConfig) -> bool:
         """Whether trials with these settings are kept: the cache does not know the code of plugins."""
         return self._cache is not None and not config.has_plugins
@@ -241,8 +251,8 @@ class TrialRunner:
         return demand.rate / rate if gpus is None else max(1, gpus // candidate.machine.gpus)
 
     def search_limit(self, candidate: Candidate) -> float:
-        """Return the requests/s of each engine beyond which no search goes: what the closed form serves at most. Where
-        it would open more conversations than are simulated, a little more than the demand.
+        """Return the requests/s of each engine beyond which no search goes (`ceiling`). Where it would open more
+        conversations than are simulated, a little more than the demand.
 
         Raises:
             WorkloadError: as many as the demand has are not simulated.
@@ -271,7 +281,7 @@ class TrialRunner:
         looks good."""
         sizes, engines = self.question.sizes, topology.engines
         more = 1.0 if topology.pools is None else max(1.0, engines / candidate.pooled)
-        most = min(more * sizes.most, self.question.demand.max_requests)  # of a short trace
+        most = more * sizes.most
         fewest = max(sizes.fewest, sizes.decisive if reads >= 1 else 0, sizes.programs if decides else 0)
         most = max(most, 3 * sizes.programs if decides else 0)
         affordable = UNBOUNDED
@@ -285,7 +295,7 @@ class TrialRunner:
         cold = prompt_seconds(candidate.machine.model, self.traffic.input_mean, budget)
         settling = engines * demand.settling(rate, residents, cold)
         if rate < 0.2 * candidate.guess and not settling:
-            return Length(fewest)  # hardly two requests meet; the run is long enough by itself
+            return Length(math.ceil(min(fewest, demand.max_requests)))  # hardly two meet: it is long enough by itself
         enough = max(fewest, reads * min(sizes.usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean))))
         lasting = engines * PATIENCE * max_ttft(self.question.slos) * rate
         measured = min(max(enough, lasting), affordable)
@@ -295,9 +305,9 @@ class TrialRunner:
         open_at_once = engines * residents * demand.slowest
         # Where many come in a step, so many requests are over in a few steps: by Little's law residents / o of them.
         of_steps = engines * MIN_STEPS * residents / self.traffic.output_mean
-        least = min(of_steps, demand.max_requests) if self.question.requests is None else 0.0
+        least = of_steps if self.question.requests is None else 0.0
         measured = max(measured + running, least - (FILL + DRAIN) * open_at_once)
-        return length(open_at_once, measured, max(most, least), settling)
+        return length(open_at_once, measured, min(max(most, least), demand.max_requests), settling)  # of a short trace
 
 
 def candidates(question: Question, traffic: Traffic) -> list[Candidate]:
@@ -314,6 +324,18 @@ def candidates(question: Question, traffic: Traffic) -> list[Candidate]:
 def _expected_gpus(candidate: Candidate, rate: float) -> tuple[float, float]:
     gpus = candidate.machine.gpus
     return 0.0 if math.isinf(rate) else gpus * whole_engines(rate / candidate.guess), gpus / candidate.guess
+
+
+def check_steps(budget: int | None, requests: int, traffic: Traffic) -> None:
+    """Raise SettingsError where trials would take hours. budget: tokens of a step, as the user fixed them; requests: of
+    a trial."""
+    tokens = requests * traffic.input_mean * (1 - traffic.shared)
+    if budget is not None and tokens / budget > MAX_STEPS:
+        raise SettingsError(
+            f"--max-num-batched-tokens is {budget:,}: the prompts of one trial ({requests:,} of "
+            f"{traffic.input_mean:,.0f} tokens) take {tokens / budget:,.0f} steps, too many to simulate; give at least "
+            f"{math.ceil(tokens / MAX_STEPS):,}."
+        )
 
 
 def candidate_for(question: Question, traffic: Traffic, machine: Machine, overrides: Overrides) -> Candidate:
@@ -340,8 +362,8 @@ def expected_share(machine: Machine, config: EngineConfig, traffic: Traffic, slo
 
 
 def ceiling(candidate: Candidate) -> float:
-    """Return the requests/s of each replica that the closed form serves at most; no rate beyond is tried."""
-    return candidate.proposal.steady.requests_per_s
+    """Return the requests/s of each replica beyond which no rate is tried."""
+    return BEYOND * candidate.proposal.steady.requests_per_s
 
 
 def measure(

@@ -10,8 +10,9 @@ from operator import mul
 
 from inflight.metrics.slo import Slo
 from inflight.planning.demand import Demand
+from inflight.planning.load import asks_for_sessions, balanced_load
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import PLANNED_SEED, Candidate, TrialRunner
+from inflight.planning.sizing import PLANNED_SEED, Candidate, Question, TrialRunner
 from inflight.simulate.steps import StepModel
 
 
@@ -60,6 +61,17 @@ def beside(
     *,
     model: StepModel | None = None,
     demand: Demand | None = None,
+    reads: float = 1.0,
 ) -> Trial:
-    """Run a short trial with the requests that the planned load begins with."""
-    return runner.run(candidate, rate, seed=PLANNED_SEED, model=model, demand=demand)
+    """Run a trial with the requests that the planned load begins with, a short one unless `reads` says how many times
+    as many. Where so many conversations are asked for, as many are open, and the rate follows."""
+    question = runner.question if demand is None else replace(runner.question, demand=demand)
+    if not asks_for_sessions(question):
+        return runner.run(candidate, rate, seed=PLANNED_SEED, model=model, demand=demand, reads=reads)
+    one = candidate if model is None else replace(candidate, machine=replace(candidate.machine, model=model))
+    replicas, traffic = max(1, round(question.demand.rate / rate)), runner.traffic_of(question.demand)
+
+    def run(asked: Question) -> Trial:
+        return runner.asking(asked, traffic).run(one, asked.demand.rate / replicas, seed=PLANNED_SEED, reads=reads)
+
+    return balanced_load(question, one, replicas, traffic, run)[1]
