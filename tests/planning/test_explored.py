@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -44,6 +45,18 @@ def test_steps_of_whole_prompts_have_no_other_size() -> None:
         machines=[machine()], demand=drawn(6.0), overrides=Overrides(strategy="continuous"), requests=SIZES
     )
     assert [one.name for one in explore(plan(asked, fast=True), fast=True).layouts] == ["box"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"), [(1, 2, "interval 1 to 2"), (2, 2, "interval 2"), (103, None, "at least 103")]
+)
+def test_the_page_has_the_interval_of_the_plan(low: int, high: int | None, said: str) -> None:
+    found = planned()
+    assert isinstance(found, Plan)
+    refined = replace(found, is_first=False, replicas=2, replicas_low=low, replicas_high=high)
+    assert f"The plan itself: 2 replicas of box ({said}), by" in " ".join(explore(refined, fast=True).about)
+    fixed = replace(refined, question=replace(found.question, gpus=2), rates=(3.0, 4.5))
+    assert "(interval 3 to 4.5 requests/s), by" in " ".join(explore(fixed, fast=True).about)
 
 
 def test_latency_grows_with_the_load_and_saturated_runs_have_none() -> None:

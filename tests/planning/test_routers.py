@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from inflight.metrics.slo import parse_slos
 from inflight.planning.demand import Traced
+from inflight.planning.outlook import RouterNeed
 from inflight.planning.plan import Plan, as_text, plan
 from inflight.planning.result import PlanResult, plan_result
 from inflight.planning.sizing import Question
@@ -50,6 +52,15 @@ def test_where_prompts_begin_alike_a_router_that_knows_it_takes_fewer() -> None:
     assert f"prefix-aware pays: it takes {usual.replicas - aware.replicas} fewer than least-loaded" in as_text(found)
     data = plan_result(found)
     assert isinstance(data, PlanResult) and [one.router for one in data.routers] == list(needs)
+
+
+def test_a_router_pays_where_the_usual_one_meets_the_slos_at_no_rate() -> None:
+    found = plan(Question(machines=[machine()], demand=drawn(2.0), requests=(20, 40, 80)), fast=True)
+    assert isinstance(found, Plan)
+    needs = [RouterNeed("least-loaded", None, None, 2), RouterNeed("prefix-aware", found.trial, 3, 2)]
+    said = as_text(replace(found, routers=needs))
+    assert "prefix-aware pays: with least-loaded no rate was found that meets the SLOs" in said
+    assert "none takes fewer" not in said
 
 
 @pytest.mark.wide

@@ -190,6 +190,18 @@ def _limits(answer: Plan | Infeasible) -> tuple[dict[str, float | None], int]:
     return limits, index
 
 
+def _interval(plan: Plan) -> str:
+    """Return the interval of a plan's replicas, or of their rate; "" where it is not known."""
+    if plan.is_first or not plan.chosen.machine.cases:
+        return ""
+    if plan.question.gpus is not None:
+        return f" (interval {plan.rates[0]:,.3g} to {plan.rates[1]:,.3g} requests/s)"
+    if plan.replicas_high is None:
+        return f" (at least {plan.replicas_low:,})"
+    high = "" if plan.replicas_high == plan.replicas_low else f" to {plan.replicas_high:,}"
+    return f" (interval {plan.replicas_low:,}{high})"
+
+
 def _about(answer: Plan | Infeasible, runs: int) -> Iterator[str]:
     traffic, demand = answer.traffic, answer.question.demand
     answers = f", answers of {traffic.output_mean:,.0f} (p99 {traffic.output.p99 or 0:,.0f})"
@@ -200,11 +212,10 @@ def _about(answer: Plan | Infeasible, runs: int) -> Iterator[str]:
         "and price can be moved."
     )
     if isinstance(answer, Plan):
-        high = "" if answer.replicas_high in (None, answer.replicas) else f" to {answer.replicas_high:,}"
-        span = "" if answer.is_first else f" (interval {answer.replicas_low:,}{high})"
+        planned = f"{counted(answer.replicas, 'replica')} of {answer.chosen.machine.name}{_interval(answer)}"
         yield (
-            f"The plan itself: {counted(answer.replicas, 'replica')} of {answer.chosen.machine.name}{span}, by longer "
-            "trials at that very load. Where this page says another number there, the plan's is the better one."
+            f"The plan itself: {planned}, by longer trials at that very load. Where this page says another number "
+            "there, the plan's is the better one."
         )
         if not (plans := answer.ranked())[0].is_chosen:
             better = sentence("better_plan", plans=plans, unit=answer.chosen.machine.unit)

@@ -159,13 +159,13 @@ class RouterNeed:
 
 def compares_routers(runner: TrialRunner, best: Candidate) -> bool:
     """Whether routers are compared: not where there is one replica, or prompts share no beginnings, nor where drawn
-    conversations are sized behind one that knows where they are cached."""
+    prompts are shared for the most part, which no gateway would spread; prompts of a trace are as they were."""
     highest = 1.0 if isinstance(runner.question.demand, Traced) else AFFINE
     return best.pooled > 1 and MIN_SHARED <= runner.traffic.shared <= highest
 
 
 def router_need(runner: TrialRunner, best: Candidate, router: str) -> RouterNeed:
-    """Find the need behind a router. Deployments are sized behind a least-loaded one, which every gateway has."""
+    """Find the need behind a router; the deployment may be sized behind another."""
     topology = Topology(best.pooled, router)
 
     def trial(rate: float) -> Trial:
