@@ -140,6 +140,11 @@ def test_stages_make_no_lone_prompt_faster(stages: int) -> None:
     full = Features(budget, 100 + 4, 100, 100 * 1000, (budget - 100) * 1024.0, 0, 4)
     assert bounded.seconds(full) == several.seconds(full)
     assert all(two.seconds(DECODES) == several.seconds(DECODES) for two in (bounded, several.in_steps_of(512)))
+    for batch in (512, 1024):
+        chunks = [Features(batch, 1, 0, 0, batch * (start + batch / 2), 0, 1) for start in range(0, 2048, batch)]
+        stage = sum(map(one.seconds, chunks)) / len(chunks) / stages  # of a batch
+        passes = prompt_seconds(several, 2048, batch * stages) / stage
+        assert passes == pytest.approx(len(chunks) + stages - 1, rel=0.03)
     settings = EngineSettings(device="cuda", max_num_seqs=8, max_model_len=4096, max_num_batched_tokens=budget)
     pool = Pool(Capacity(1000, 16, 8, 4096, 1000), settings, SchedulingSettings(), lambda number: several)
     run = simulate(Workload((Entry(0.0, 2048, 2),), "alone"), SimulationSetup(pool))

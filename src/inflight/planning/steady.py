@@ -66,7 +66,8 @@ def prompt_seconds(model: StepModel, tokens: float, budget: int | None) -> float
     model = in_steps_of(model, budget)
     while start < length:
         taken = min(chunk, length - start)
-        seconds += model.seconds(Features(taken, 1, 1, 0, taken * (start + taken / 2), prompt_chunks=1))
+        ends = start + taken == length
+        seconds += model.seconds(Features(taken, 1, ends, 0, taken * (start + taken / 2), prompt_chunks=1))
         start += taken
     return seconds
 

@@ -11,6 +11,7 @@ the gathering of several GPUs' logits and sampling are not counted. Kernels reac
 from __future__ import annotations
 
 import copy
+import math
 import sys
 
 from msgspec import structs
@@ -145,8 +146,8 @@ class Roofline:
 
     def costs(self, features: Features) -> tuple[Cost, ...]:
         """Return a step's time by class of work, in the order of KINDS."""
-        stage_tokens = features.tokens / self.parallelism.pipeline
-        features = busiest_batch(features, self.parallelism, MAX_MEASURED_TOKENS, self._batch_tokens)
+        step, stage_tokens = features, features.tokens / self.parallelism.pipeline
+        features = busiest_batch(step, self.parallelism, MAX_MEASURED_TOKENS, self._batch_tokens)
         if self._has_graphs and not features.has_prompts:
             features = structs.replace(features, tokens=self._engine.padded(features.tokens))
         stage_tokens = max(stage_tokens, features.tokens)
@@ -154,12 +155,20 @@ class Roofline:
         if self._overlaps:
             half = self._work(busiest_batch(features, HALF, features.tokens), stage_tokens / 2)
             work = _overlapped(work, half, self._expert_exchange(stage_tokens / 2))
-        factor = self._factor * self._engine.kernels
+        rounds = self._factor * self._rounds(step, features)
+        factor = rounds * self._engine.kernels
         kernels = sum([cost.seconds for cost in work]) * self._engine.kernels
-        launch = Cost("launch", self._factor * self._launch(features, kernels), "launch")
+        launch = Cost("launch", rounds * self._launch(features, kernels), "launch")
         if factor == 1:
             return (*work, launch)
         return (*[Cost(cost.kind, cost.seconds * factor, cost.bound) for cost in work], launch)
+
+    def _rounds(self, step: Features, batch: Features) -> float:
+        """Return how many times each stage of a pipeline has all of its batches in a step: at the end of a prompt that
+        is alone, the last of its batches passes later stages while nothing follows it."""
+        if self._batch_tokens is None or step.rows > 1 or not (step.samples and step.has_prompts):
+            return 1.0
+        return 1 + (math.ceil(step.tokens / batch.tokens) - 1) / self.parallelism.pipeline
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_by_size": {}}  # a model is known by its inputs, whatever it was asked before
