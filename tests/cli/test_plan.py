@@ -259,7 +259,7 @@ def test_without_arguments_a_terminal_is_asked(plan, monkeypatch: pytest.MonkeyP
     answers(
         monkeypatch,
         *("lama-3-8b", "llama-3-8b", "h1000", "h100", "free", ""),
-        *("-4", "nan", "4", "200", "20", "soon", "0 s", "1.5 s", "none"),
+        *("-4", "nan", "4", "200", "20", "soon", "0 s", "1000 s", "none"),
     )
     result = plan()
     assert result.code == 0, result.err
@@ -272,7 +272,7 @@ def test_without_arguments_a_terminal_is_asked(plan, monkeypatch: pytest.MonkeyP
         and "'soon' is no time; give milliseconds such as 500" in result.err
         and "'0 s' is no limit" in result.err
     )
-    asked = "--model llama-3-8b --hardware h100 --rate 4 --input-tokens 200 --output-tokens 20 --slo ttft=1500"
+    asked = "--model llama-3-8b --hardware h100 --rate 4 --input-tokens 200 --output-tokens 20 --slo ttft=1000000"
     assert f"inflight plan {asked}" in result.err
     assert "1 replica of h100" in result.out
 

@@ -98,6 +98,9 @@ def test_the_first_seed_takes_the_busiest_part() -> None:
     busy = [(2000 + 0.1 * k, 99, 5) for k in range(50)]
     made = Traced(workload(*calm, *busy), 10.0).workload(10.0, 50, 0)
     assert all(entry.prompt_tokens == 99 for entry in made.entries)
+    for seed, is_busiest in ((0, False), (7, True)):  # the first of a question that was asked with --seed 7
+        made = Traced(workload(*calm, *busy), 10.0, busiest_seed=7).workload(10.0, 50, seed)
+        assert all(entry.prompt_tokens == 99 for entry in made.entries) == is_busiest
 
 
 def test_what_is_stretched_stays_within_the_model() -> None:

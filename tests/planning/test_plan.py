@@ -433,6 +433,21 @@ def test_a_machine_that_its_bound_rules_out_is_not_simulated() -> None:
     assert "requests/s per replica in a steady state, at which it would not be cheaper." in as_text(found)
 
 
+def test_limits_are_advised_that_one_machine_meets() -> None:
+    """Of one machine's first tokens and another's further ones none may meet both."""
+    found = answer(2.0)
+    first, second = parse_slos(["ttft=1000(p99),tpot=10(p99)"])
+    question = replace(found.question, slos=(first, second))
+    values = {"quick": {first: 2.0, second: 0.08}, "steady": {first: 6.0, second: 0.02}}
+    tried = [
+        replace(found.chosen, machine=machine(name), capacity=Capacity(None, replace(found.trial, values=each), 3))
+        for name, each in values.items()
+    ]
+    nowhere = Infeasible(question, found.traffic, tried)
+    assert nowhere.advice == "ttft=7500(p99),tpot=25(p99)"
+    assert "(a quarter above the best of steady, which leaves room for load)" in " ".join(as_text(nowhere).split())
+
+
 @pytest.mark.parametrize(
     ("stopped", "said"),
     [

@@ -135,7 +135,7 @@ def demand_of(
         given = None if coming is None else steady_rate(coming)
         rate = analyze_arrivals(trace).peak_rate if given is None else given[0]
         retimed = None if asked.arrivals is None or given is None else given[1] or REGULAR
-        return Traced(trace, rate, retimed=retimed, longest=max_tokens)
+        return Traced(trace, rate, retimed=retimed, longest=max_tokens, busiest_seed=asked.seed)
     if classes:
         _check_lanes(classes)
         if asked.gpus is not None and any(one.share is not None for one in classes):

@@ -78,7 +78,12 @@ def _milliseconds(answer: str) -> float | None:
 
 
 def _limit(metric: str) -> Callable[[str], list[str]]:
-    return lambda answer: [] if (limit := _milliseconds(answer)) is None else ["--slo", f"{metric}={limit:g}"]
+    return lambda answer: [] if (limit := _milliseconds(answer)) is None else ["--slo", f"{metric}={_digits(limit)}"]
+
+
+def _digits(number: float) -> str:
+    """Return a number as an SLO has it, without an exponent."""
+    return f"{number:f}".rstrip("0").rstrip(".")
 
 
 def _price(answer: str) -> None:

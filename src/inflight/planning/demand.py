@@ -144,7 +144,8 @@ class Traced(SingleRequests):
     rate: requests/s of all replicas together. Each replica gets every k-th request of a long trace, as from a
     round-robin router; of a shorter one all of them with longer gaps, which keeps the whole trace's bursts for each
     replica (the safe side). retimed: gaps of this variation instead of the trace's. Later turns of conversations come
-    at their recorded time. longest, stretch, prompt_stretch: as of `Drawn`.
+    at their recorded time. longest, stretch, prompt_stretch: as of `Drawn`. busiest_seed: of workloads that have the
+    busiest stretch; those of other seeds begin at random.
     """
 
     trace: Workload
@@ -153,6 +154,7 @@ class Traced(SingleRequests):
     retimed: float | None = None
     longest: int = LONGEST
     prompt_stretch: float = 1.0
+    busiest_seed: int = 0
 
     def __post_init__(self) -> None:
         entries = self.trace.entries
@@ -184,7 +186,8 @@ class Traced(SingleRequests):
         entries = self.trace.entries
         step = max(1, min(round(self.rate / rate), len(entries) // (2 * requests)))  # room for seeds
         span = min(len(entries), requests * step)
-        start = busiest(entries, span) if seed == 0 else Random(f"{seed}/start").randrange(len(entries) - span + 1)
+        start = Random(f"{seed}/start").randrange(len(entries) - span + 1)
+        start = busiest(entries, span) if seed == self.busiest_seed else start
         taken = [self._stretched(one) for one in entries[start : start + span : step]]
         times = [one.arrival for one in taken]
         if self.retimed is not None:

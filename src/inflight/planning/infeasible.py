@@ -33,12 +33,15 @@ class Infeasible:
 
     @property
     def advice(self) -> str:
-        """Return the SLOs that the best machine could meet, with a quarter to spare for load, as --slo takes them."""
+        """Return the SLOs that the nearest machine misses as it could meet them, with a quarter to spare for load, as
+        --slo takes them."""
+        if self.nearest is None:
+            return ""
+        trial = self.nearest[0].capacity.missed
+        assert trial is not None, "it misses an SLO"
         parts = []
         for slo in self.question.slos:
-            trials = [one.capacity.missed for one in self.tried if one.capacity.missed is not None]
-            values = [trial.values.get(slo, math.inf) for trial in trials]
-            best = min((value for value in values if math.isfinite(value)), default=math.inf)
+            best = trial.values.get(slo, math.inf)
             if slo.limit < best < math.inf:
                 of_class = f"{slo.traffic}." if slo.traffic else ""
                 parts.append(f"{of_class}{slo.metric}={math.ceil(best * 1.25e3)}(p{slo.share * 100:g})")
