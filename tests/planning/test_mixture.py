@@ -62,8 +62,8 @@ def test_turns_are_requests_and_conversations_are_open_by_littles_law() -> None:
     assert mixed.rate == pytest.approx(10.0)
     assert mixed.conversations.seconds(1.0) == pytest.approx(4 * 2.0 + 5 * 1.0)
     assert mixed.conversations.open_at(10.0, 1.0) == pytest.approx(2.0 * 13.0)
-    assert mixed.settling(10.0, 10.0, 1.0) > mixed.settling(10.0, 10.0, 0.1) > 10.0
-    assert Mixed.of([CHAT], Poisson(2.0)).settling(2.0, 10.0, 1.0) == 0
+    assert mixed.warm_up_requests(10.0, 10.0, 1.0) > mixed.warm_up_requests(10.0, 10.0, 0.1) > 10.0
+    assert Mixed.of([CHAT], Poisson(2.0)).warm_up_requests(2.0, 10.0, 1.0) == 0
 
 
 def test_a_run_begins_with_open_conversations_at_turns_of_chance() -> None:
@@ -390,7 +390,7 @@ def test_classes_of_single_requests_wait_for_no_answer_whatever_their_shares_add
     kinds = [replace(BATCH, name=name, share=share) for name, share in (("a", 0.7), ("b", 0.2), ("c", 0.1))]
     mixed = Mixed.of(kinds, Poisson(60.0))
     assert mixed.conversations.mean_turns > 1 and not mixed.waits_for_answers
-    assert mixed.settling(1.0, 1.0, 1.0) == 0.0 and Mixed.of([AGENT], Poisson(1.0)).waits_for_answers
+    assert mixed.warm_up_requests(1.0, 1.0, 1.0) == 0.0 and Mixed.of([AGENT], Poisson(1.0)).waits_for_answers
 
 
 def test_shared_prefixes_are_cached_before_a_trial_is_measured() -> None:

@@ -389,7 +389,7 @@ def test_clumps_that_the_router_spreads_are_no_other_load(monkeypatch: pytest.Mo
 def test_conversations_under_other_traffic_are_tried_as_long_as_under_the_planned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They settle slowly: a short trial may miss by less at a higher rate."""
+    """They warm up slowly: a short trial may miss by less at a higher rate."""
     sessions = Sessions(turns=Fixed(5), think_s=2.0, added=Fixed(60))
     of_turns = TrafficClass(name="agents", input=Fixed(100), output=Fixed(20), share=1, sessions=sessions)
     for demand, reads in ((Mixed.of([of_turns], Poisson(25.0)), THOROUGHLY), (drawn(100.0), 1.0)):

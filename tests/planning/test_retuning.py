@@ -19,7 +19,7 @@ from inflight.metrics.slo import parse_slos
 from inflight.planning.paired_runs import GOODPUT, MIN_STRETCHES, Measure, PairedRuns
 from inflight.planning.recorded_traffic import RecordedTraffic, read_recorded
 from inflight.planning.retuning import Figure, SimulatedRecord, present_config, retune
-from inflight.planning.shadow import settled, shadow_replay
+from inflight.planning.shadow import shadow_replay, with_shadow
 from inflight.records.schema import RecordError
 from inflight.simulate.fitted import FittedModel
 from inflight.simulate.omitted import TOKEN
@@ -82,8 +82,8 @@ def test_with_the_real_engine_to_decide_they_are_tried(short_of_slots: RecordedT
     shadow = shadow_replay(found, run, 20.0, 3)
     assert ran == [2, found.proposed.max_num_seqs] * 3
     assert shadow.proposed is not None and shadow.goodput_ratio is not None
-    assert shadow.proposed.goodput > shadow.present.goodput and settled(found, shadow).is_better
-    worse = settled(found, replace(shadow, present=shadow.proposed, proposed=shadow.present))
+    assert shadow.proposed.goodput > shadow.present.goodput and with_shadow(found, shadow).is_better
+    worse = with_shadow(found, replace(shadow, present=shadow.proposed, proposed=shadow.present))
     assert "Not decided: goodput on the real engine was" in worse.reason and worse.config == found.present
     assert shadow.present.goodput == pytest.approx(shadow.present.simulated.attained_per_s, rel=0.02)
 

@@ -31,7 +31,7 @@ from inflight.planning.proposal import MAX_ROWS, Overrides
 from inflight.planning.rendering import render
 from inflight.planning.result import tune_result
 from inflight.planning.retuning_result import retune_result
-from inflight.planning.shadow import settled
+from inflight.planning.shadow import with_shadow
 from inflight.planning.slos import check_slos
 from inflight.planning.steady import length, rows_at
 from inflight.planning.tuning import Check, Run, describe, goodput_targets, tune
@@ -154,7 +154,7 @@ def _tune_record(
         if verify.verify:
             seconds, repeats = verify.verify_seconds or VERIFY_SECONDS, verify.verify_repeats or VERIFY_REPEATS
             shadow = shadowed(retuning, given, values["load_format"], seconds, repeats)
-            retuning = settled(retuning, shadow)
+            retuning = with_shadow(retuning, shadow)
     about = render("retune", retuning=retuning, shadow=shadow)
     show(about)
     head = render("retuned_config", retuning=retuning, shadow=shadow).splitlines()

@@ -53,7 +53,7 @@ class SingleRequests:
         """Return the requests after which shared prefixes are cached; none are drawn."""
         return 0.0
 
-    def settling(self, rate: float, residents: float, cold: float) -> float:
+    def warm_up_requests(self, rate: float, residents: float, cold: float) -> float:
         """Return the requests after which contexts grow no further."""
         return 0.0
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 from inflight.planning.fitted_limit import fitted_limit
+from inflight.planning.long_trials import EXHAUSTED
 from inflight.planning.search import find_capacity
-from inflight.planning.settling import EXHAUSTED
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import (
     PLANNED_SEED,

@@ -69,13 +69,13 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class LayoutNeed:
-    """met: at the highest rate found to meet the SLOs; None: none was. missed: at the lowest that does not. is_settled:
-    whether it is the answer, whose long trials need no confirmation."""
+    """met: at the highest rate found to meet the SLOs; None: none was. missed: at the lowest that does not.
+    is_confirmed: whether it is the answer, whose long trials need no confirmation."""
 
     layout: Layout
     met: Trial | None
     missed: Trial | None
-    is_settled: bool = False
+    is_confirmed: bool = False
 
     @property
     def rate(self) -> float:
@@ -123,9 +123,9 @@ def layout_needs(
 
 
 def _colocated_need(runner: TrialRunner, layout: Layout, best: Candidate) -> LayoutNeed:
-    """Find the rate of a layout without pools. That of the settled answer is known."""
+    """Find the rate of a layout without pools. That of the answer is known."""
     if layout.candidate is best and best.capacity.met is not None and runner.question.takes_long_trials:
-        return LayoutNeed(layout, best.capacity.met, best.capacity.missed, is_settled=True)
+        return LayoutNeed(layout, best.capacity.met, best.capacity.missed, is_confirmed=True)
     return layout_need(runner, layout)
 
 
@@ -214,7 +214,7 @@ def layout_need(runner: TrialRunner, layout: Layout, *, worth: float = 0.0, ceil
 def confirmed_need(runner: TrialRunner, need: LayoutNeed) -> LayoutNeed:
     """Return a layout's need at a rate with which it keeps the SLOs under the planned load."""
     layout = need.layout
-    if need.met is None or need.is_settled:
+    if need.met is None or need.is_confirmed:
         return need
     candidate = replace(layout.candidate, guess=layout.guess)
     topology, load = Topology(layout.engines, pools=layout.pools, tiers=layout.tiers), thorough(runner)

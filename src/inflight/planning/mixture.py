@@ -30,7 +30,7 @@ MAX_OPEN = 400_000  # turns of open conversations of a trial: drawing them takes
 DRAWN = 0.99  # of these: numbers are rounded
 SEEN = 5.0  # times the shared prefixes: of so many requests drawn at random, one in e^5 is the first of its prefix
 MAX_SEEN = 400.0  # requests of an engine: of more prefixes some are computed in the measured part, on the safe side
-SETTLED = 1.5  # times between two turns, and to compute the open conversations, after which a run is as it will be
+WARM_UP = 1.5  # times between two turns, and to compute the open conversations, after which a run is as it will be
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Mixed:
             "without --turns."
         )
 
-    def settling(self, rate: float, residents: float, cold: float) -> float:
+    def warm_up_requests(self, rate: float, residents: float, cold: float) -> float:
         """Return the requests after which as many are in flight, and as much is cached, as there will be: an engine has
         nothing cached at the beginning, of open conversations and of prefixes that prompts share.
 
@@ -164,8 +164,8 @@ class Mixed:
         if not self.waits_for_answers:
             return seen
         e2e = self.slower * residents / rate
-        cycles = SETTLED * self.conversations.seconds(e2e) / self.conversations.mean_turns
-        return max(seen, rate * (cycles + SETTLED * self.conversations.open_at(rate, e2e) * cold))
+        cycles = WARM_UP * self.conversations.seconds(e2e) / self.conversations.mean_turns
+        return max(seen, rate * (cycles + WARM_UP * self.conversations.open_at(rate, e2e) * cold))
 
     @property
     def cached_after(self) -> float:

@@ -18,6 +18,7 @@ from inflight.planning.infeasible import Infeasible
 from inflight.planning.layouts import LayoutOutlook
 from inflight.planning.limits import LimitCost
 from inflight.planning.load import expected_load, measured_load, too_few_gpus
+from inflight.planning.long_trials import by_long_trials
 from inflight.planning.misfit import does_not_fit, unfit_comparison
 from inflight.planning.mixture import Mixed
 from inflight.planning.planned_load import PlannedLoad, planned_replicas
@@ -27,7 +28,6 @@ from inflight.planning.rendering import milliseconds, render, sentence
 from inflight.planning.runner_up import Rivals, confirmed_others, running_ahead
 from inflight.planning.sensitivity import Measurement
 from inflight.planning.separation import SeparateClass
-from inflight.planning.settling import settled
 from inflight.planning.simulated_blocks import in_simulated_blocks
 from inflight.planning.simulation import ROUTER, Trial
 from inflight.planning.sizing import Candidate, Question, TrialRunner
@@ -38,8 +38,8 @@ from inflight.planning.trial_cache import TrialCache
 from inflight.planning.warnings import warnings
 
 CLOSE = 1.1  # times as cheap that another machine must be to be preferred to the one that looked best
-PLANNED, SETTLING = "the planned load", "trials several times as long near its rate"
-SEARCH, PLANNED_WORK, SETTLING_WORK = 5.0, 2.0, 8.0  # of these stages, in usual trials
+PLANNED, LONG_TRIALS = "the planned load", "trials several times as long near its rate"
+SEARCH, PLANNED_WORK, LONG_TRIALS_WORK = 5.0, 2.0, 8.0  # of these stages, in usual trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +210,8 @@ def plan(
         first(answer)
     seconds = stages.seconds_per_trial
     if answer.question.takes_long_trials:
-        stages.begin(SETTLING)
-        answer = _settled(runner, answer, workers)
+        stages.begin(LONG_TRIALS)
+        answer = _by_long_trials(runner, answer, workers)
     runner = runner.asking(answer.question)
     known = [answer.chosen.machine, *(one.machine for one in others if one.capacity.met is not None)]
     untried = [one for one in found if all(one.machine is not machine for machine in known)]
@@ -331,7 +331,7 @@ def _stages(question: Question, found: Sequence[Candidate], fast: bool, progress
     """Return the stages before the answer is refined."""
     work = dict.fromkeys(map(_search_of, found[: sizing.SIMULATED]), SEARCH) | {PLANNED: PLANNED_WORK}
     if question.takes_long_trials and not fast:
-        work[SETTLING] = SETTLING_WORK
+        work[LONG_TRIALS] = LONG_TRIALS_WORK
     return Stages(work, progress)
 
 
@@ -367,9 +367,9 @@ def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fa
     return _answer_of(runner, *planned_replicas(load, best), others)
 
 
-def _settled(runner: TrialRunner, answer: Plan, workers: int) -> Plan:
-    """Return the answer as long trials of its planned load settle it."""
-    found = settled(runner.asking(answer.question), answer.chosen, answer.replicas, workers)
+def _by_long_trials(runner: TrialRunner, answer: Plan, workers: int) -> Plan:
+    """Return the answer as long trials of its planned load have it."""
+    found = by_long_trials(runner.asking(answer.question), answer.chosen, answer.replicas, workers)
     return answer if found is None else _answer_of(runner, *found, answer.others)
 
 

@@ -96,7 +96,7 @@ def shadow_replay(retuning: Retuning, run: Run, seconds: float, repeats: int, pr
     return Shadow(span, len(workload.entries), found[0], found[1] if len(found) > 1 else None)
 
 
-def settled(retuning: Retuning, shadow: Shadow) -> Retuning:
+def with_shadow(retuning: Retuning, shadow: Shadow) -> Retuning:
     """Return the retuning as the real engine decides it: by goodput, in every run. Where both settings have the same,
     the simulation's verdict stays."""
     if shadow.proposed is None:

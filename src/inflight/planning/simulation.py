@@ -318,9 +318,9 @@ def trial_of(
     entries = () if workload is None else workload.entries
     times = [one.arrival for one in entries] or [one.intended for one in observations]
     span = until or max(max(times) - min(times), 1e-9)
-    settles = any(entry.after is not None for entry in entries)
-    summary, read = read_off(observations, measured, span, settles)
-    judged = span * (1 - measured[0] if settles else 1.0)
+    contexts_grow = any(entry.after is not None for entry in entries)
+    summary, read = read_off(observations, measured, span, contexts_grow)
+    judged = span * (1 - measured[0] if contexts_grow else 1.0)
     rate, steps_from = (len(times) - 1) / span, measured[0]
     if workload is not None and until is not None:
         # Open conversations send as their answers come, and are computed whole at the beginning.
@@ -372,7 +372,10 @@ def _drafted(run: Simulation) -> Drafted:
 
 
 def read_off(
-    observations: Sequence[Observation], measured: tuple[float, float], span: float | None = None, settles: bool = False
+    observations: Sequence[Observation],
+    measured: tuple[float, float],
+    span: float | None = None,
+    contexts_grow: bool = False,
 ) -> tuple[Summary, list[Observation]]:
     """Return the summary of the requests whose intended send time lies between two shares of the arrivals' span, and
     those requests. Whether waiting grew without end is judged over the whole span: a late part of it would seem to have
@@ -383,13 +386,13 @@ def read_off(
         measured: The two shares.
         span: Seconds from the first to the last arrival, after which only turns of open conversations come; None: to
             the last send time.
-        settles: Whether contexts grow before the measured part, and waiting with them.
+        contexts_grow: Whether contexts grow before the measured part, and waiting with them.
     """
     times = [one.intended for one in observations]
     first = min(times)
     span = max(times) - first if span is None else span
     window = Window(first + measured[0] * span, first + measured[1] * span)
-    trend = ttft_trend(observations, Window(window.start if settles else first, first + span))
+    trend = ttft_trend(observations, Window(window.start if contexts_grow else first, first + span))
     summary = replace(summarize(observations, window), ttft_trend=trend)
     return summary, [one for one in observations if window.holds(one.intended)]
 

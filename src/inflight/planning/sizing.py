@@ -113,7 +113,7 @@ class Question:
 
     @property
     def takes_long_trials(self) -> bool:
-        """Whether long trials settle the answer (`settling`): not where requests wait for the answers of others, nor
+        """whether long trials decide the answer (`long_trials`): not where requests wait for the answers of others, nor
         where each trial has all requests of a short trace."""
         if isinstance(self.demand, Mixed) and self.demand.waits_for_answers:
             return False
@@ -293,8 +293,8 @@ class TrialRunner:
         fewest, most = min(fewest, affordable), min(most, 3 * affordable)
         demand, budget = self.question.demand, candidate.step_tokens
         cold = prompt_seconds(candidate.machine.model, self.traffic.input_mean, budget)
-        settling = engines * demand.settling(rate, residents, cold)
-        if rate < 0.2 * candidate.guess and not settling:
+        warm_up = engines * demand.warm_up_requests(rate, residents, cold)
+        if rate < 0.2 * candidate.guess and not warm_up:
             return Length(math.ceil(min(fewest, demand.max_requests)))  # hardly two meet: it is long enough by itself
         enough = max(fewest, reads * min(sizes.usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean))))
         lasting = engines * PATIENCE * max_ttft(self.question.slos) * rate
@@ -307,7 +307,7 @@ class TrialRunner:
         of_steps = engines * MIN_STEPS * residents / self.traffic.output_mean
         least = of_steps if self.question.requests is None else 0.0
         measured = max(measured + running, least - (FILL + DRAIN) * open_at_once)
-        return length(open_at_once, measured, min(max(most, least), demand.max_requests), settling)  # of a short trace
+        return length(open_at_once, measured, min(max(most, least), demand.max_requests), warm_up)  # of a short trace
 
 
 def candidates(question: Question, traffic: Traffic) -> list[Candidate]:

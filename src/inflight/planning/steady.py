@@ -96,14 +96,14 @@ class Length:
     end: float = 1.0
 
 
-def length(residents: float, measured: float, max_requests: float, settling: float = 0.0) -> Length:
+def length(residents: float, measured: float, max_requests: float, warm_up: float = 0.0) -> Length:
     """Return how long a run must be.
 
     Args:
         residents: Requests in flight at once, over all replicas; by Little's law so many come in a mean residence.
         measured: Requests to measure; where the run would be too long they are fewer, down to a third of it.
-        max_requests: Of the run, beside those that settle.
-        settling: Requests after which conversations are as long as they will be.
+        max_requests: Of the run, beside those that warm up.
+        warm_up: Requests after which conversations are as long as they will be.
     """
     fill, drain = FILL * residents, DRAIN * residents
     measured = max(measured, 1.0)
@@ -111,6 +111,6 @@ def length(residents: float, measured: float, max_requests: float, settling: flo
         measured = max(min(measured, max_requests / 3), max_requests - fill - drain)
         squeezed = min(1.0, (max_requests - measured) / max(fill + drain, 1e-9))
         fill, drain = fill * squeezed, drain * squeezed
-    fill = max(fill, settling)
+    fill = max(fill, warm_up)
     requests = fill + measured + drain
     return Length(math.ceil(requests), max(MIN_FILL, fill / requests), 1 - drain / requests)

@@ -1,4 +1,4 @@
-"""Long trials near the limit settle a plan, and its ends. Trials are made up here: their latencies are known."""
+"""Long trials near the limit give a plan its rate, and its ends. Trials are made up here: their latencies are known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from inflight.metrics.slo import Slo
 from inflight.metrics.summary import Window, summarize
-from inflight.planning import settling
+from inflight.planning import long_trials
 from inflight.planning.demand import traffic_of
 from inflight.planning.ends import rate_under
 from inflight.planning.proposal import Overrides
@@ -55,47 +55,47 @@ def chosen(runner: TrialRunner, rate: float, pooled: int = 3) -> Candidate:
     return replace(found, rate=rate, pooled=pooled, capacity=Capacity(replace(EMPTY, rate=rate), None, 1))
 
 
-def settle(runner: MadeUp, rate: float, replicas: int, pooled: int = 3) -> settling.Settled:
-    found = settling.settled(runner, chosen(runner, rate, pooled), replicas, 1)
+def run_long_trials(runner: MadeUp, rate: float, replicas: int, pooled: int = 3) -> long_trials.PlannedRate:
+    found = long_trials.by_long_trials(runner, chosen(runner, rate, pooled), replicas, 1)
     assert found is not None
     return found
 
 
 def test_the_limit_of_the_trials_is_the_rate() -> None:
-    found = settle(MadeUp(asked(40.0)), 1.9, 22)
+    found = run_long_trials(MadeUp(asked(40.0)), 1.9, 22)
     assert found.chosen.rate == pytest.approx(LIMIT, rel=0.01) and found.replicas in (20, 21)
     missed = found.chosen.capacity.missed
     assert missed is not None and not missed.met and missed.rate > found.chosen.rate
 
 
 def test_a_queue_that_grew_above_the_limit_is_what_was_missed() -> None:
-    found = settle(MadeUp(asked(40.0), exhausted_at=1.5), 1.5, 27)
+    found = run_long_trials(MadeUp(asked(40.0), exhausted_at=1.5), 1.5, 27)
     missed = found.chosen.capacity.missed
     assert missed is not None and missed.is_exhausted and 1.5 <= missed.rate < 1.7
     assert found.chosen.rate == pytest.approx(1.5, rel=0.03) and found.chosen.rate < missed.rate
 
 
 def test_where_queues_grow_in_all_trials_lower_rates_follow() -> None:
-    found = settle(MadeUp(asked(40.0), exhausted_at=1.5), 1.8, 23)
+    found = run_long_trials(MadeUp(asked(40.0), exhausted_at=1.5), 1.8, 23)
     assert 1.2 < found.chosen.rate < 1.5 and found.replicas >= 27
 
 
 def test_a_plan_rests_on_no_more_replicas_than_it_has() -> None:
     runner = MadeUp(asked(3.9))
-    found = settle(runner, 1.4, 3)
+    found = run_long_trials(runner, 1.4, 3)
     assert found.replicas == found.chosen.pooled == 2
     assert {pooled for _, pooled, _ in runner.asked} == {3, 2} and runner.asked[-1][1] == 2
 
 
 def test_so_many_gpus_get_the_rate_that_they_serve() -> None:
-    found = settle(MadeUp(asked(1.0, gpus=4)), 1.9, 4)
+    found = run_long_trials(MadeUp(asked(1.0, gpus=4)), 1.9, 4)
     assert found.replicas == 4 and found.question.demand.rate == pytest.approx(4 * found.chosen.rate)
 
 
 def test_a_light_load_runs_on_until_it_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trial, "undecided", property(lambda self: [TTFT]))
     runner = MadeUp(asked(0.1))
-    settle(runner, 1.9, 1, pooled=1)
+    run_long_trials(runner, 1.9, 1, pooled=1)
     assert runner.asked[-1][2].get("decides") is True
 
 

@@ -1,4 +1,4 @@
-"""Settle the planned load by long trials: where latency hardly rises with the rate, a few percent of it are many
+"""Find the planned rate by long trials: where latency hardly rises with the rate, a few percent of it are many
 replicas."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXHAUSTED = 1.1  # factor to a lower rate where in no trial so far all requests 
 NEAR, FARTHEST = 1.12, 1.3  # factor from the limit, up to which trials count; and at most, between two rounds
 
 
-class Settled(NamedTuple):
+class PlannedRate(NamedTuple):
     """The planned load as long trials found it. question: at its rate, which follows where there are so many GPUs."""
 
     question: Question
@@ -32,7 +32,7 @@ class Settled(NamedTuple):
     trial: Trial
 
 
-def settled(runner: TrialRunner, one: Candidate, replicas: int, workers: int) -> Settled | None:
+def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: int) -> PlannedRate | None:
     """Find the highest rate that meets the SLOs in long trials, and the replicas that serve the demand with it; None
     where there is no SLO, or where requests follow each other. Where the queue grows in all of them, far below the rate
     of the short ones, the trial shows it.
@@ -49,7 +49,7 @@ def settled(runner: TrialRunner, one: Candidate, replicas: int, workers: int) ->
     found = _long_trials(runner, one, workers)
     if all(trial.is_exhausted for trial in found.trials):
         trial = runner.run(one, question.demand.rate / replicas, seed=PLANNED_SEED, reads=LONG)
-        return Settled(question, replace(one, missed_at=found.limit), replicas, trial)
+        return PlannedRate(question, replace(one, missed_at=found.limit), replicas, trial)
     rate = min(found.limit, ceiling(one))
     above = [trial if trial.is_exhausted else found.at(trial.rate) for trial in found.trials if trial.rate > rate]
     missed = min((trial for trial in above if not trial.met), key=lambda trial: trial.rate, default=one.capacity.missed)
@@ -57,11 +57,11 @@ def settled(runner: TrialRunner, one: Candidate, replicas: int, workers: int) ->
     chosen = replace(one, rate=rate, missed_at=None, capacity=capacity)
     if question.gpus is not None:
         served = replace(question, demand=replace(question.demand, rate=rate * replicas))
-        return Settled(served, chosen, replicas, found.at(rate))
+        return PlannedRate(served, chosen, replicas, found.at(rate))
     replicas = whole_engines(question.demand.rate / rate)
     if replicas < one.pooled:  # behind a router fewer replicas are harder to balance
-        return settled(runner, replace(one, pooled=replicas, rate=rate), replicas, workers)
-    return Settled(question, chosen, replicas, _planned(runner, chosen, question.demand.rate / replicas, found))
+        return by_long_trials(runner, replace(one, pooled=replicas, rate=rate), replicas, workers)
+    return PlannedRate(question, chosen, replicas, _planned(runner, chosen, question.demand.rate / replicas, found))
 
 
 def _planned(runner: TrialRunner, chosen: Candidate, rate: float, found: FittedLimit) -> Trial:
