@@ -5,12 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
-from inflight.planning.parallel import WorkerKilled, run_all, running_beside
+from inflight.cpus import usable_cpus
+from inflight.planning.parallel import WorkerKilled, cores, run_all, running_beside
 from inflight.planning.stages import Stages
 
 
@@ -80,6 +85,68 @@ def test_a_worker_that_is_killed_ends_all_with_a_sentence() -> None:
 
     with pytest.raises(WorkerKilled, match="ended with -9 before its result came"):
         run_all({"a": dies, "b": lambda: 1, "c": lambda: 1}, 2, lambda name: None)
+
+
+def test_a_worker_that_is_killed_within_its_result_ends_all_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def send(self: Connection, result: object) -> None:
+        os.write(self.fileno(), (1000).to_bytes(4, "big"))  # the length of a result, of which no byte follows
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(Connection, "send", send)
+    with pytest.raises(WorkerKilled, match="ended with -9 before its result came, as where memory runs out"):
+        run_all({"a": lambda: 1, "b": lambda: 1}, 2, lambda name: None)
+
+
+def test_a_result_that_cannot_be_sent_is_no_lack_of_memory() -> None:
+    with pytest.raises(TypeError, match="cannot be sent between processes"):
+        run_all({"a": lambda: lambda: 1, "b": lambda: 1}, 2, lambda name: None)
+
+
+def test_where_the_system_makes_no_process_jobs_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("multiprocessing.context.ForkProcess.start", refuse)
+    ended: list[str] = []
+    assert run_all({"a": os.getpid, "b": os.getpid}, 2, ended.append) == dict.fromkeys("ab", os.getpid())
+    assert ended == ["a", "b"]
+    with running_beside(lambda: pytest.fail("it runs beside"), 2):
+        pass
+
+
+def test_workers_end_with_the_process_that_began_them(tmp_path: Path) -> None:
+    program = """
+import os, time, pathlib, sys
+from inflight.planning.parallel import run_all
+def job(name):
+    (pathlib.Path(sys.argv[1]) / name).write_text(str(os.getpid()))
+    time.sleep(3600)
+run_all({name: (lambda name=name: job(name)) for name in "ab"}, 2, print)
+"""
+    begun = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+    files = [tmp_path / name for name in "ab"]
+    while not all(one.exists() and one.read_text() for one in files):
+        time.sleep(0.01)
+    begun.terminate()
+    begun.wait()
+    for one in files:
+        while _is_alive(int(one.read_text())):
+            time.sleep(0.01)
+
+
+def _is_alive(process: int) -> bool:
+    """Whether a process runs: one that ended may wait to be reaped."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_container_s_quota_bounds_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = replace(usable_cpus(), usable=tuple(range(64)), quota=2.0)
+    monkeypatch.setattr("inflight.planning.parallel.usable_cpus", lambda: found)
+    monkeypatch.setattr("threading.active_count", lambda: 1)
+    assert cores() == 2
 
 
 def test_a_job_beside_others_stores_what_it_finds_and_ends_with_them(tmp_path: Path) -> None:

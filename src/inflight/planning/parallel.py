@@ -14,6 +14,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any
 
+from inflight.cpus import usable_cpus
+
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+
 Jobs = Mapping[str, Callable[[], Any]]
 
 
@@ -23,11 +27,12 @@ class WorkerKilled(ValueError):
 
 
 def cores() -> int:
-    """Return the processor cores that this process may use for jobs; 1 where processes are not forked."""
+    """Return the processor cores that this process may use for jobs, at most as many as a container's quota pays for; 1
+    where processes are not forked."""
     # A fork of a process with threads may copy a lock that a thread holds; on macOS system libraries forbid it.
     if sys.platform != "linux" or threading.active_count() > 1:
         return 1
-    return len(os.sched_getaffinity(0))
+    return usable_cpus().paid_for
 
 
 def run_all(jobs: Jobs, workers: int, ended: Callable[[str], None]) -> dict[str, Any]:
@@ -35,7 +40,7 @@ def run_all(jobs: Jobs, workers: int, ended: Callable[[str], None]) -> dict[str,
 
     Args:
         jobs: By name; the longest first keep all cores busy to the end. Results must be picklable.
-        workers: Processes at once, each of one job; with 1 the jobs run here.
+        workers: Processes at once, each of one job; with 1, and where the system makes none, the jobs run here.
         ended: Called here with the name of each that ended.
 
     Raises:
@@ -54,9 +59,13 @@ def run_all(jobs: Jobs, workers: int, ended: Callable[[str], None]) -> dict[str,
         while waiting or running:
             while waiting and len(running) < workers:
                 name = waiting.pop(0)
-                receiver, process = _start(jobs[name])
+                if (started := _start(jobs[name])) is None:
+                    results[name] = jobs[name]()
+                    ended(name)
+                    break
+                receiver, process = started
                 running[receiver] = name, process
-            for ready in wait(list(running)):
+            for ready in wait(list(running)) if running else ():
                 assert isinstance(ready, Connection)
                 name, process = running.pop(ready)
                 results[name] = _result(ready, process)
@@ -78,11 +87,12 @@ def run_ahead(jobs: Sequence[Callable[[], Any]], workers: int) -> None:
 @contextmanager
 def running_beside(job: Callable[[], Any], workers: int) -> Iterator[None]:
     """Run a job for what it stores, beside what this process does in the context, and no longer than that; with one
-    worker, do nothing."""
-    if workers <= 1:
+    worker, and where the system makes no process, do nothing."""
+    started = _start(job) if workers > 1 else None
+    if started is None:
         yield
         return
-    receiver, process = _start(job)
+    receiver, process = started
     try:
         yield
     finally:
@@ -91,19 +101,26 @@ def running_beside(job: Callable[[], Any], workers: int) -> Iterator[None]:
         receiver.close()
 
 
-def _start(job: Callable[[], Any]) -> tuple[Connection, ForkProcess]:
+def _start(job: Callable[[], Any]) -> tuple[Connection, ForkProcess] | None:
+    """Start a process; None where the system makes none, as where memory or a limit on processes is reached."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(job, sender))
-    process.start()
-    sender.close()  # so that the process's end is the end of the pipe
+    process = context.Process(target=_run, args=(job, sender, os.getpid()))
+    try:
+        process.start()
+    except OSError:
+        receiver.close()
+        return None
+    finally:
+        sender.close()  # so that the process's end is the end of the pipe
     return receiver, process
 
 
-def _run(job: Callable[[], Any], sender: Connection) -> None:
+def _run(job: Callable[[], Any], sender: Connection, parent: int) -> None:
     """Run a job in a process of its own, which leaves Ctrl-C to the one that began it, and errors to it, which raises
-    them: where that one is killed, this one reports nothing."""
+    them. It ends with that one, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with(parent)
     gc.freeze()  # the collector need not look at what was there before the job
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lives)
     outcome: tuple[Exception | None, Any]
@@ -111,17 +128,30 @@ def _run(job: Callable[[], Any], sender: Connection) -> None:
         outcome = None, job()
     except Exception as error:
         outcome = error, None
-    sender.send(outcome)
+    try:
+        sender.send(outcome)
+    except Exception as error:  # a result, or an error, that cannot be pickled; nothing of it was sent
+        sender.send((TypeError(f"A result of a job cannot be sent between processes: {error}"), None))
+
+
+def _end_with(parent: int) -> None:
+    """Have the system kill this process when the one that forked it ends."""
+    import ctypes  # here: only processes of jobs take it
+
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before
 
 
 def _result(receiver: Connection, process: ForkProcess) -> Any:
     try:
         error, result = receiver.recv()
-    except EOFError:
+    except (EOFError, OSError):  # the latter within a result
         process.join()
+        cause = ", as where memory runs out" if process.exitcode == -signal.SIGKILL else ""
         raise WorkerKilled(
-            f"A process of this command ended with {process.exitcode} before its result came, as where memory runs "
-            "out; try again with more memory free, or on one core (`taskset -c 0`), which takes less."
+            f"A process of this command ended with {process.exitcode} before its result came{cause}; try again with "
+            "more memory free, or on one core (`taskset -c 0`), which takes less."
         ) from None
     finally:
         receiver.close()
