@@ -80,7 +80,7 @@ def test_trials_of_other_engines_are_other_trials(tmp_path: Path) -> None:
     for name in all_engine_costs():
         cache = TrialCache(tmp_path / name)
         trial = tried(on("inflight"))
-        cache.get_or_run((on(name),), (), lambda trial=trial: trial)  # type: ignore[misc]
+        cache.get_or_run((on(name),), lambda trial=trial: trial)  # type: ignore[misc]
         keys += [one.name for one in (tmp_path / name).iterdir()]
     assert len(set(keys)) == len(keys) == len(all_engine_costs())
 

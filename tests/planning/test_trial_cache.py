@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 import pytest
@@ -84,10 +84,19 @@ def test_what_is_rare_in_a_trial_is_stored_too(tmp_path: Path, monkeypatch: pyte
         outside={"longer than fitted": 0.5},
         drafted=Drafted(0.5, 1.25),
         busy=(0.5, 1.0),
+        busy_tokens_per_s=7.0,
+        offered_by={"chat": 3},
+        behind="chat",
+        by_class={"chat": {"ttft": (1.0, 2.0, float("inf"))}},
+        peak_rows=7,
+        queue_grows=True,
+        programs={trials.question.slos[0]: 2},
     )
-    cache, slos = TrialCache(tmp_path), trials.question.slos
-    assert cache.get_or_run(("rare",), slos, lambda: rare) == rare
-    assert cache.get_or_run(("rare",), slos, lambda: found) == rare
+    for field in fields(Trial):  # so that one that is not stored is found
+        assert field.default is MISSING or getattr(rare, field.name) != field.default, field.name
+    cache = TrialCache(tmp_path)
+    assert cache.get_or_run(("rare",), lambda: rare) == rare
+    assert cache.get_or_run(("rare",), lambda: found) == rare
 
 
 def test_old_trials_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +120,20 @@ def test_files_of_processes_that_were_killed_are_removed_and_those_being_written
         trials.run(one, 2.0, seed=seed, topology=Topology())
     assert not left.exists() and fresh.exists()
     assert len(list(tmp_path.iterdir())) == 4 + 1, "they do not count towards the most that are kept"
+
+
+def test_trials_that_are_read_stay_when_others_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_cache, "MAX_FILES", 2)
+    trials, one = runner(tmp_path)
+    trials.run(one, 2.0, topology=Topology())
+    (read,) = tmp_path.iterdir()
+    trials.run(one, 2.0, seed=1, topology=Topology())
+    (other,) = set(tmp_path.iterdir()) - {read}
+    os.utime(read, (1e9, 1e9))
+    os.utime(other, (1.5e9, 1.5e9))
+    for seed in (0, 2):
+        trials.run(one, 2.0, seed=seed, topology=Topology())
+    assert read.exists() and not other.exists()
 
 
 def test_a_trial_of_a_plugin_is_run_each_time(tmp_path: Path, runs: list[object]) -> None:

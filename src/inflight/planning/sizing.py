@@ -242,8 +242,8 @@ class TrialRunner:
         if self._cache is None or not self.stores(config):
             return trial()
         machine = replace(simulated, cases=(), price_per_hour=None)
-        inputs = (machine, config.without_reasons(), digest, asked, e2e, model, topology, measured, share)
-        return self._cache.get_or_run(inputs, slos, trial)
+        inputs = (machine, config.without_reasons(), digest, asked, e2e, model, topology, measured, share, slos)
+        return self._cache.get_or_run(inputs, trial)
 
     def _fleet(self, candidate: Candidate, rate: float, demand: Demand) -> float:
         """Return the engines that the whole demand has at so many requests/s of each."""

@@ -13,40 +13,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from msgspec import DecodeError, Struct, ValidationError, msgpack
+from msgspec import DecodeError, ValidationError, msgpack
 
-from inflight.metrics.slo import Slo
-from inflight.metrics.summary import Summary
 from inflight.planning.demand import Demand
-from inflight.planning.simulation import Drafted, Spent, Trial
+from inflight.planning.simulation import Trial
 
 _PACKAGE = Path(__file__).parents[1]
-MAX_FILES = 4000  # of about 2 kB; beyond them the older half is removed
+MAX_FILES = 4000  # of about 2 kB; beyond them the half that was read least lately is removed
 ABANDONED = 60.0  # seconds after which a file that is still being written is taken to be left behind
-
-
-class _Stored(Struct, array_like=True):
-    """A trial as a file has it. values: of each SLO, in the order in which they were asked."""
-
-    rate: float
-    replicas: int
-    summary: Summary
-    values: list[float]
-    percentiles: dict[str, tuple[float, ...]]
-    rows: float
-    step_seconds: float
-    by_kind: list[tuple[str, str, float]]
-    preemptions: int
-    outside: dict[str, float]
-    busy_tokens_per_s: float
-    drafted: Drafted | None
-    busy: tuple[float, ...]
-    offered_by: dict[str, int]
-    behind: str
-    by_class: dict[str, dict[str, tuple[float, ...]]]
-    peak_rows: int
-    queue_grows: bool
-    programs: list[int]
 
 
 class TrialCache:
@@ -55,22 +29,24 @@ class TrialCache:
     def __init__(self, folder: Path):
         self._folder = folder
 
-    def get_or_run(self, inputs: tuple[Any, ...], slos: tuple[Slo, ...], run: Callable[[], Trial]) -> Trial:
+    def get_or_run(self, inputs: tuple[Any, ...], run: Callable[[], Trial]) -> Trial:
         """Return the trial of these inputs: as stored, or by running it and storing the result.
 
         Args:
             inputs: All that the result depends on, picklable; equal inputs have the same trial.
-            slos: Whose values it has.
             run: Runs the trial.
         """
         # What is pickled is never loaded: bytes that differ for equal inputs only cost a trial.
-        content = pickle.dumps((inputs, slos), protocol=5)
+        content = pickle.dumps(inputs, protocol=5)
         path = self._folder / hashlib.sha256(_source_digest() + content).hexdigest()
         with contextlib.suppress(OSError, DecodeError, ValidationError):
-            return _trial(msgpack.decode(path.read_bytes(), type=_Stored), slos)
+            found = msgpack.decode(path.read_bytes(), type=Trial)
+            with contextlib.suppress(OSError):
+                os.utime(path)  # trials that are read stay longest
+            return found
         trial = run()
         with contextlib.suppress(OSError):  # no room, or a folder that may not be written: trials are run again
-            self._store(path, msgpack.encode(_stored(trial)))
+            self._store(path, msgpack.encode(trial))
         return trial
 
     def _store(self, path: Path, content: bytes) -> None:
@@ -114,49 +90,3 @@ def _source_digest() -> bytes:
         if path.suffix in (".py", ".toml", ".json"):
             digest.update(path.read_bytes())
     return digest.digest()
-
-
-def _stored(trial: Trial) -> _Stored:
-    return _Stored(
-        trial.rate,
-        trial.replicas,
-        trial.summary,
-        list(trial.values.values()),
-        dict(trial.percentiles),
-        trial.spent.rows,
-        trial.spent.step_seconds,
-        [(kind, bound, share) for (kind, bound), share in trial.spent.by_kind.items()],
-        trial.preemptions,
-        dict(trial.outside),
-        trial.busy_tokens_per_s,
-        trial.drafted,
-        trial.busy,
-        dict(trial.offered_by),
-        trial.behind,
-        {name: dict(found) for name, found in trial.by_class.items()},
-        trial.peak_rows,
-        trial.queue_grows,
-        list(trial.programs.values()),
-    )
-
-
-def _trial(stored: _Stored, slos: tuple[Slo, ...]) -> Trial:
-    return Trial(
-        rate=stored.rate,
-        replicas=stored.replicas,
-        summary=stored.summary,
-        values=dict(zip(slos, stored.values, strict=True)),
-        percentiles=stored.percentiles,
-        spent=Spent(stored.rows, stored.step_seconds, {(kind, bound): share for kind, bound, share in stored.by_kind}),
-        preemptions=stored.preemptions,
-        outside=stored.outside,
-        busy_tokens_per_s=stored.busy_tokens_per_s,
-        drafted=stored.drafted,
-        busy=stored.busy,
-        offered_by=stored.offered_by,
-        behind=stored.behind,
-        by_class=stored.by_class,
-        peak_rows=stored.peak_rows,
-        queue_grows=stored.queue_grows,
-        programs=dict(zip((slo for slo in slos if slo.is_of_programs), stored.programs, strict=True)),
-    )
