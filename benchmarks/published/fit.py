@@ -68,7 +68,6 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("else", "expert-memory"): (1.05, 0.12),
     ("else", "mixed-decode"): (0.7, 0.3),
     ("else", "all-reduce"): (1, 0.1),
-    ("else", "exchange"): (1, 0.2),
     ("else", "expert-launch"): (40e-6, 0.3),
     ("else", "expert-fp8-launch"): (40e-6, 0.5),
     ("vllm-sync", "step"): (0.00067, 0.7),
@@ -113,7 +112,7 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("tensorrt-llm", "expert-skew"): (0.2, 0.7),
 }
 # All others are at most 1; experts whose weights are widened are no faster than dense matrices with such weights
-_UNBOUNDED = ("all-reduce", "exchange", "kernels", "expert-memory", "expert-widened", "experts-fp8", "expert-fp4")
+_UNBOUNDED = ("all-reduce", "kernels", "expert-memory", "expert-widened", "experts-fp8", "expert-fp4")
 _ROUNDS = 4  # of a closed loop that are simulated; the published time is shared out among all
 _NOISE = 0.10  # of the logarithm of a published time
 _MOVES = 6
