@@ -57,6 +57,14 @@ def test_only_formats_of_fewer_bits_are_advised(formats: dict[str, Any], advice:
     assert refusal("llama-3.1-405b", "rtx-3090", **formats).endswith(advice)
 
 
+def test_no_format_is_advised_whose_weights_would_not_fit_either() -> None:
+    hardware = Hardware(model=read_model("llama-3.1-405b"), gpu=find_gpu("rtx-3090"))
+    one, eight = (does_not_fit([hardware.machine(gpus, 1000.0)], LONGEST) for gpus in (1, 8))
+    assert one.endswith("Take GPUs with more memory, or --kv fp8.")
+    assert eight.endswith("Take GPUs with more memory, or --kv fp8.") and "weights take 101" in eight
+    assert does_not_fit([hardware.machine(16, 1000.0)], LONGEST).endswith("--weights int4, or --kv fp8.")
+
+
 def test_comparisons_that_have_no_meaning_for_a_model_are_refused_before_anything_is_simulated() -> None:
     hardware = Hardware(model=replace(read_model("qwen3-embedding-0.6b"), head=None), gpu=find_gpu("l4"))
     vectors, states = hardware.machine(1, 1000.0), machine(state_snapshots=4)

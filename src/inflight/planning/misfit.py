@@ -11,6 +11,7 @@ from inflight.simulate.hardware import Precision
 from inflight.simulate.roofline import Roofline
 
 NEAREST = 3  # that are named
+ROOM = 0.9  # of the memory, that weights may take
 _BITS: dict[Precision, int] = {"bf16": 16, "fp8": 8, "int8": 8, "int4": 4, "mxfp4": 4, "nvfp4": 4}
 _ADVISED: tuple[Precision, ...] = ("fp8", "int8", "int4")  # for weights; no model lacks them
 
@@ -45,12 +46,18 @@ def _nearness(machine: Machine) -> tuple[float, float, int]:
     return -machine.tokens, weights, machine.gpus
 
 
+def _may_hold(machine: Machine, weights: Precision, present: Precision) -> bool:
+    """Whether weights in another format leave room for keys and values, where all are as many times smaller."""
+    memory = machine.memory
+    return memory is None or memory.weight_bytes * _BITS[weights] / _BITS[present] < ROOM * memory.memory_bytes
+
+
 def _remedies(machine: Machine) -> list[str]:
     """Return what takes less memory than the present formats, or gives more."""
     remedies = [f"{machine.unit}s with more memory"]
     if isinstance(machine.model, Roofline):
         present = machine.model.weights, machine.model.kv
-        fewer = [one for one in _ADVISED if _BITS[one] < _BITS[present[0]]]
+        fewer = [one for one in _ADVISED if _BITS[one] < _BITS[present[0]] and _may_hold(machine, one, present[0])]
         if fewer:
             *others, last = fewer
             remedies.append(f"--weights {', '.join(others) + ' or ' if others else ''}{last}")
