@@ -29,7 +29,7 @@ from inflight.planning.runner_up import Rivals, confirmed_others, running_ahead
 from inflight.planning.sensitivity import Measurement
 from inflight.planning.separation import SeparateClass
 from inflight.planning.simulated_blocks import in_simulated_blocks
-from inflight.planning.simulation import ROUTER, Trial
+from inflight.planning.simulation import ROUTER, Trial, percentile_spans
 from inflight.planning.sizing import Candidate, Question, TrialRunner
 from inflight.planning.spot import Spot
 from inflight.planning.stages import Progress, Stages, quiet
@@ -295,7 +295,7 @@ def _with(answer: Plan, refined: Refined) -> Plan:
         rates=(answer.replicas * refined.rates[0], answer.replicas * refined.rates[1]),
         replicas_low=refined.replicas_low,
         replicas_high=refined.replicas_high,
-        spans=_spans([answer.trial, *refined.trials]),
+        spans=percentile_spans([answer.trial, *refined.trials]),
         changes=refined.changes,
         limits=refined.limits,
         measurements=refined.measurements,
@@ -386,7 +386,7 @@ def _answer_of(
         replicas_low=replicas,
         replicas_high=replicas,
         trial=trial,
-        spans=_spans([trial]),
+        spans=percentile_spans([trial]),
         utilisation=min(1.0, question.demand.rate / replicas / best.highest),
         bottleneck=bottleneck(best, trial, traffic),
         others=others,
@@ -396,16 +396,6 @@ def _answer_of(
         autoscaling=autoscaling_of(question, best, replicas),
         spot=spot_of(question, best, replicas, trial),
     )
-
-
-def _spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]]:
-    """Return the least and the greatest of each percentile of each latency."""
-    return {
-        name: tuple(
-            (min(values), max(values)) for values in zip(*(one.percentiles[name] for one in trials), strict=True)
-        )
-        for name in trials[0].percentiles
-    }
 
 
 def as_text(answer: Plan | Infeasible) -> str:

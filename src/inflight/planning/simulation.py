@@ -404,3 +404,13 @@ def _by_class(read: Sequence[Observation]) -> dict[str, dict[str, tuple[float, .
         return {}
     parts = {name: [one for one in read if one.traffic == name] for name in classes}
     return {name: {metric: percentiles(part, metric, SHARES) for metric in METRICS} for name, part in parts.items()}
+
+
+def percentile_spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]]:
+    """Return the least and the greatest of each percentile of each latency."""
+    return {
+        name: tuple(
+            (min(values), max(values)) for values in zip(*(one.percentiles[name] for one in trials), strict=True)
+        )
+        for name in trials[0].percentiles
+    }

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from inflight.config.setting import SettingsError
 from inflight.counted import UNBOUNDED
 from inflight.metrics.slo import Slo
 from inflight.planning.autoscaling import LoadProfile
@@ -31,7 +30,7 @@ from inflight.planning.slos import max_ttft
 from inflight.planning.steady import DRAIN, FILL, Length, length, prompt_seconds, rows_at
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_cache import TrialCache, demand_digest
-from inflight.planning.trial_requests import Requests, requests_for
+from inflight.planning.trial_requests import Requests, check_steps, requests_for
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.steps import StepModel
@@ -44,7 +43,6 @@ ROUGH, ROUGHLY = 0.25, 0.55  # the same, and times the usual requests, where a r
 SIMULATED = 2  # ways to split the model that are simulated, of all that fit
 PLANNED_SEED = 2  # of the planned load: another than the search has, whose requests are those that it fits
 THOROUGHLY = 2.0  # times the usual requests, where the answer rests on one trial
-MAX_STEPS = 25_000  # of a trial's prompts: two or three seconds, of which a plan takes dozens
 MAX_DECODE_STEPS = 40_000  # of a trial whose steps are computed one by one: about three seconds
 MIN_READ = 30  # requests of such a trial, however long their answers are
 MIN_EXPECTED = 0.05  # of what the closed form serves: a long prompt alone takes all of an SLO on TTFT, or nearly
@@ -324,18 +322,6 @@ def candidates(question: Question, traffic: Traffic) -> list[Candidate]:
 def _expected_gpus(candidate: Candidate, rate: float) -> tuple[float, float]:
     gpus = candidate.machine.gpus
     return 0.0 if math.isinf(rate) else gpus * whole_engines(rate / candidate.guess), gpus / candidate.guess
-
-
-def check_steps(budget: int | None, requests: int, traffic: Traffic) -> None:
-    """Raise SettingsError where trials would take hours. budget: tokens of a step, as the user fixed them; requests: of
-    a trial."""
-    tokens = requests * traffic.input_mean * (1 - traffic.shared)
-    if budget is not None and tokens / budget > MAX_STEPS:
-        raise SettingsError(
-            f"--max-num-batched-tokens is {budget:,}: the prompts of one trial ({requests:,} of "
-            f"{traffic.input_mean:,.0f} tokens) take {tokens / budget:,.0f} steps, too many to simulate; give at least "
-            f"{math.ceil(tokens / MAX_STEPS):,}."
-        )
 
 
 def candidate_for(question: Question, traffic: Traffic, machine: Machine, overrides: Overrides) -> Candidate:

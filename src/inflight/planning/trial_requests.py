@@ -1,4 +1,4 @@
-"""How many requests a trial has: enough for the SLOs' percentiles."""
+"""How many requests a trial has: enough for the SLOs' percentiles, and no more than can be simulated."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from inflight.config.setting import SettingsError
 from inflight.metrics.confidence import min_samples
 from inflight.metrics.slo import Slo
+from inflight.planning.traffic import Traffic
 
 SPARE_REQUESTS = 1.1  # times the requests that are needed, since chance decides which are in the measured part
 PROGRAMS = 60  # that a trial of a search measures at most: one has many requests
+MAX_PROMPT_STEPS = 25_000  # of a trial: two or three seconds, of which a plan takes dozens
 MIN_SHARE = 0.02  # of a class in the requests: of a smaller one fewer are measured than decide
 
 
@@ -45,3 +48,15 @@ def requests_for(
     fewest = math.ceil(max(searched, default=0))
     decisive, programs = (math.ceil(SPARE_REQUESTS * most) for most in (fewest, max(needed, default=0)))
     return Requests(250, max(450, decisive), max(1000, 3 * decisive), decisive, programs)
+
+
+def check_steps(budget: int | None, requests: int, traffic: Traffic) -> None:
+    """Raise SettingsError where trials would take hours. budget: tokens of a step, as the user fixed them; requests: of
+    a trial."""
+    tokens = requests * traffic.input_mean * (1 - traffic.shared)
+    if budget is not None and tokens / budget > MAX_PROMPT_STEPS:
+        raise SettingsError(
+            f"--max-num-batched-tokens is {budget:,}: the prompts of one trial ({requests:,} of "
+            f"{traffic.input_mean:,.0f} tokens) take {tokens / budget:,.0f} steps, too many to simulate; give at least "
+            f"{math.ceil(tokens / MAX_PROMPT_STEPS):,}."
+        )

@@ -26,11 +26,10 @@ from inflight.planning.proposal import MAX_ROWS, Overrides, early_end, propose, 
 from inflight.planning.rendering import milliseconds
 from inflight.planning.search import badness
 from inflight.planning.simulation import Trial, try_out
-from inflight.planning.sizing import check_steps
 from inflight.planning.stages import Progress, quiet
 from inflight.planning.steady import length, rows_at
 from inflight.planning.traffic import Traffic
-from inflight.planning.trial_requests import requests_for
+from inflight.planning.trial_requests import check_steps, requests_for
 
 REQUESTS = 400
 ROUNDS = 2  # through all settings; the second sees what the first changed
