@@ -13,9 +13,14 @@ from inflight.metrics.slo import parse_slos
 from inflight.metrics.summary import Summary, summarize
 from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
+from inflight.planning.mixture import Mixed
 from inflight.planning.proposal import Overrides
 from inflight.planning.simulation import simulate_run
-from inflight.planning.tuning import Check, Tuning, tune
+from inflight.planning.tuning import Check, Tuning, tune, tuned_dimensions
+from inflight.workload.arrivals import Poisson
+from inflight.workload.classes import Sessions, TrafficClass
+from inflight.workload.lengths import Fixed, parse_lengths
+from inflight.workload.workload import WorkloadError
 
 from .builders import drawn, machine
 
@@ -64,6 +69,34 @@ def test_a_bad_beginning_is_left() -> None:
     """Steps of few tokens waste most of each tenth of a second; more rows cannot make up for it."""
     found = tuned(overrides=Overrides(max_num_seqs=32), rate=4.0)
     assert (found.best.config.max_num_batched_tokens or 0) >= 128
+
+
+def test_conversations_send_what_was_asked_for() -> None:
+    """From an engine without open ones, most of a short run has their first turns alone."""
+    talk = TrafficClass(
+        name="",
+        share=1.0,
+        input=Fixed(60),
+        output=parse_lengths("lognormal:20:60"),
+        sessions=Sessions(turns=Fixed(5), think_s=40.0),
+    )
+    demand = Mixed.of([talk], Poisson(0.4))
+    fixed = Overrides(max_num_seqs=16, max_num_batched_tokens=256, policy="sjf")
+    found = tune(machine(), demand, traffic_of(demand), SLOS, requests=60, overrides=fixed)
+    assert demand.rate == 2.0
+    assert found.start.trial.summary.offered_per_s == pytest.approx(2.0, rel=0.15)
+    assert found.start.trial.cached > 0.4
+    many = replace(talk, sessions=Sessions(turns=Fixed(8), think_s=1e7))
+    with pytest.raises(WorkloadError, match="conversations of 8 turns or more would be open"):
+        endless = Mixed.of([many], Poisson(4.0))
+        tune(machine(), endless, traffic_of(endless), SLOS, requests=60)
+
+
+def test_no_wider_steps_are_tried_than_memory_was_reckoned_with() -> None:
+    tried = dict(tuned_dimensions(machine(), traffic_of(drawn(4.0)), SLOS, Overrides()))["max-num-batched-tokens"]
+    for budget, most in ((2048, 4096), (4096, 2048), (8192, 4096)):
+        config = EngineConfig(max_num_seqs=16, max_num_batched_tokens=budget)
+        assert max(one.max_num_batched_tokens or 0 for one in tried(config)) == most
 
 
 @pytest.mark.wide

@@ -22,14 +22,16 @@ from inflight.metrics.summary import Summary
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
-from inflight.planning.proposal import MAX_ROWS, Overrides, early_end, propose, step_limit
+from inflight.planning.mixture import Mixed
+from inflight.planning.proposal import MAX_ROWS, Overrides, budgets_of, early_end, propose, step_limit
 from inflight.planning.rendering import milliseconds
 from inflight.planning.search import badness
 from inflight.planning.simulation import Trial, try_out
 from inflight.planning.stages import Progress, quiet
-from inflight.planning.steady import length, rows_at
+from inflight.planning.steady import length, prompt_seconds, rows_at
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_requests import check_steps, requests_for
+from inflight.workload.workload import Workload
 
 REQUESTS = 400
 ROUNDS = 2  # through all settings; the second sees what the first changed
@@ -202,15 +204,28 @@ def tune(
     requests = max(REQUESTS, requests_for(slos, shares).decisive) if requests is None else requests
     check_steps(fixed.max_num_batched_tokens, requests, traffic)
     proposal = propose(machine, traffic, slos, fixed)
-    residents = rows_at(machine.model, traffic, demand.rate, proposal.config.max_num_seqs)
-    run = length(residents, max(requests, SPAN * demand.rate), 4 * requests)
-    workload, measured = demand.workload(demand.rate, run.requests, seed), (run.begin, run.end)
+    workload, measured = _workload(machine, proposal.config, demand, traffic, requests, seed)
 
     def trial(config: EngineConfig) -> Trial:
         return try_out(machine, config, workload, slos, targets=goodput_targets(slos), measured=measured)
 
     tuning = search_settings(proposal.config, tuned_dimensions(machine, traffic, slos, fixed), trial, progress)
     return tuning if check is None else _verify(tuning, check, progress)
+
+
+def _workload(
+    machine: Machine, config: EngineConfig, demand: Demand, traffic: Traffic, requests: int, seed: int
+) -> tuple[Workload, tuple[float, float]]:
+    """Return the workload of all trials, and the shares of it that are measured: as a plan's, with the conversations
+    that are open and after what warms up. Raises WorkloadError where too many are open."""
+    residents = rows_at(machine.model, traffic, demand.rate, config.max_num_seqs)
+    e2e = residents / demand.rate
+    if isinstance(demand, Mixed) and demand.rate > demand.max_rate(e2e):
+        raise demand.too_many_open()
+    cold = prompt_seconds(machine.model, traffic.input_mean, config.step_tokens(machine.max_model_len))
+    warm_up = demand.warm_up_requests(demand.rate, residents, cold)
+    run = length(residents * demand.slowest, max(requests, SPAN * demand.rate), 4 * requests, warm_up)
+    return demand.started(e2e).workload(demand.rate, run.requests, seed), (run.begin, run.end)
 
 
 def goodput_targets(slos: tuple[Slo, ...]) -> Targets | None:
@@ -263,7 +278,7 @@ def tuned_dimensions(
     yield "early-end-tokens", _early_ends  # before the strategies: a bad value would speak against chunked
     yield "strategy", lambda config: _strategies(config, slos, early_end(machine))
     if overrides.max_num_batched_tokens is None:
-        yield "max-num-batched-tokens", _budgets
+        yield "max-num-batched-tokens", lambda config: _budgets(config, machine)
     if overrides.max_num_seqs is None:
         yield "max-num-seqs", lambda config: _rows(config, machine)
     if overrides.policy == "fcfs":
@@ -289,11 +304,12 @@ def _early_ends(config: EngineConfig) -> Iterator[EngineConfig]:
             yield replace(config, scheduling=config.scheduling.but(early_end_tokens=tokens))
 
 
-def _budgets(config: EngineConfig) -> Iterator[EngineConfig]:
+def _budgets(config: EngineConfig, machine: Machine) -> Iterator[EngineConfig]:
+    """Yield settings with other steps; no wider ones than memory was reckoned with, or than there are."""
     budget = config.max_num_batched_tokens
     if budget is not None and config.strategy != "continuous":
         for other in (budget // 4, budget // 2, budget * 2, budget * 4):
-            if max(16, config.max_num_seqs) <= other <= 16384:
+            if max(16, config.max_num_seqs) <= other <= max(budget, budgets_of(machine)[-1]):
                 yield replace(config, max_num_batched_tokens=other)
 
 
