@@ -74,6 +74,10 @@ def test_the_verdict_compares_it_with_the_best_other_layout() -> None:
     slower = LayoutNeed(usual, replace(need.met, rate=need.met.rate * 2), None)
     outlook = LayoutOutlook([slower, need], runner.question.demand, runner.traffic, LINK)
     assert any("serves no more" in one for one in outlook.verdicts)
+    nowhere = replace(need, met=None, missed=need.met)
+    for others, said in ((other, "at no rate"), (replace(other, met=None), "at no rate either")):
+        outlook = LayoutOutlook([others, nowhere], runner.question.demand, runner.traffic, LINK)
+        assert f"mixed fleets meet the SLOs {said}" in outlook.verdicts
 
 
 def test_a_fleet_whose_pools_fit_the_rate_better_takes_fewer_though_it_serves_no_more() -> None:

@@ -23,8 +23,8 @@ from inflight.simulate.steps import StepModel
 BLOCK_SIZE = 16  # tokens
 VOCABULARY = 1 << 15  # of simulated prompts, whose contents mean nothing
 MIN_ERROR = 0.05  # of a calibrated model: machines differ by as much from one day to the next
-# Tokens of a step and request slots, for activations and logits before the settings are known. Nothing wider is
-# proposed: steps were measured up to here (`efficiency`), and wider ones would take memory of keys and values.
+# Tokens of a forward pass and request slots, for activations and logits before the settings are known. No larger budget
+# is proposed: steps were measured up to here (`efficiency`), and larger ones would take memory of keys and values.
 WIDEST_STEP, DEFAULT_ROWS = 4096, 256
 
 

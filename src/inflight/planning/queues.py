@@ -15,8 +15,8 @@ from inflight.planning.demand import LANES
 MAX_WAIT = 0.3  # of the run, in the median of a class: beyond, its queue grows without end
 RISE = 0.02  # of the run, that waiting must grow by: about what a load of 3 % more than is served adds
 MIN_STEPS = 4 / RISE  # of a run: waiting varies by a few steps, which are more than RISE of a shorter one
-JUDGED = 0.6  # of the run, in which a class's queue must not grow: what comes later is served when arrivals end
-LATE = 0.3  # of that, in which a queue that is served is short at least once
+JUDGED = 0.6  # of the run, in which a class's queue must not grow either: later requests are served when arrivals end
+LATE = 0.3  # of the judged part, in which a queue that is served is short at least once
 
 
 def grows(trend: Trend | None, seconds: float) -> bool:
@@ -26,7 +26,7 @@ def grows(trend: Trend | None, seconds: float) -> bool:
 
 def class_behind(observations: Sequence[Observation], span: float) -> str:
     """Return the class whose queue grows, as a low lane's does where others take all; "" where there is none, or one
-    class. Each is judged by itself, and before arrivals end, since its later requests wait less."""
+    class. Each is judged by itself, over the run and over its first JUDGED, since requests near its end wait less."""
     by_class: dict[str, list[Observation]] = defaultdict(list)
     for one in observations:
         by_class[one.traffic].append(one)

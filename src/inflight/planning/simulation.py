@@ -191,7 +191,8 @@ class Drafted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run. rate: requests/s offered to each engine. replicas: engines in all. summary: of the measured part.
+    """One run. rate: requests/s of each engine, as its workload was drawn or, where turns wait for answers, as they
+    came; of one that missed the SLOs the higher of both. replicas: engines in all. summary: of the measured part.
     values: SLO → its percentile in seconds. percentiles: latency → p50, p95, p99 in seconds. spent: of the measured
     part's steps. outside: sentence → share of the steps beyond what the step model was fitted on. Of the whole run, all
     engines together: preemptions; busy_tokens_per_s: output tokens per second of step time; drafted: None without

@@ -1,9 +1,9 @@
 """The steady state in closed form, and how long a trial must run to be in it.
 
-The closed form is a first guess, within about 30 % of the simulator; it only chooses where to look. In a trial the
-batch fills first and drains last. After two mean residences it holds about 95 % of what it will hold (answers vary
-widely, so that one is not enough); requests that end after the last arrival run in emptying batches, whose steps are
-shorter. Measured too early or too late, every rate looks better than it is.
+The closed form is a first guess, within about 30 % of the simulator: it orders machines, chooses the first rates of
+searches, and bounds them. In a trial the batch fills first and drains last. After two mean residences it holds about
+95 % of what it will hold (answers vary widely, so that one is not enough); requests that end after the last arrival run
+in emptying batches, whose steps are shorter. Measured too early or too late, every rate looks better than it is.
 """
 
 from __future__ import annotations
