@@ -84,7 +84,7 @@ def found_by_search(
         lambda runner, found, **more: replace(found, rate=searched[found.machine.name], capacity=met),
     )
     monkeypatch.setattr("inflight.planning.sizing.ceiling", lambda found: 1000.0)
-    monkeypatch.setattr("inflight.planning.plan.CLOSE", 0.0)  # all are measured
+    monkeypatch.setattr("inflight.planning.plan.CHEAPER_BY", 0.0)  # all are measured
     answer = plan(question, fast=True)
     assert isinstance(answer, Plan)
     return answer

@@ -22,8 +22,8 @@ from inflight.routing.autoscaling import DOWN_SECONDS
 from inflight.workload.arrivals import Daily
 from inflight.workload.workload import Workload
 
-STEP = 10.0  # seconds
-SEEN = 60.0  # seconds over which the rate is averaged
+STEP_SECONDS = 10.0  # seconds
+AVERAGED_SECONDS = 60.0  # seconds over which the rate is averaged
 MAX_SPARE = 4  # replicas kept beyond what the rate takes
 BASE_SECONDS = 60.0  # of a start-up, beside loading the weights
 LOAD_BYTES_PER_S = 2e9  # of weights, from a disk or a registry
@@ -31,7 +31,7 @@ LOAD_BYTES_PER_S = 2e9  # of weights, from a disk or a registry
 
 @dataclass(frozen=True, slots=True)
 class LoadProfile:
-    """Requests/s of all replicas, in each step of STEP seconds."""
+    """Requests/s of all replicas, in each step of STEP_SECONDS seconds."""
 
     rates: tuple[float, ...]
 
@@ -41,7 +41,7 @@ class LoadProfile:
 
     @property
     def hours(self) -> float:
-        return len(self.rates) * STEP / 3600
+        return len(self.rates) * STEP_SECONDS / 3600
 
 
 def profile_of_trace(trace: Workload, factor: float) -> LoadProfile:
@@ -50,17 +50,17 @@ def profile_of_trace(trace: Workload, factor: float) -> LoadProfile:
     times = [entry.arrival for entry in trace.entries]
     first, span = min(times), max(times) - min(times)
     seconds = max(span * len(times) / max(1, len(times) - 1), 1e-9)  # the last request has its gap, too
-    counts = [0] * max(1, round(seconds / SEEN))
+    counts = [0] * max(1, round(seconds / AVERAGED_SECONDS))
     each = seconds / len(counts)
     for time in times:
         counts[min(len(counts) - 1, math.floor((time - first) / each))] += 1
-    middles = (STEP * (step + 0.5) for step in range(max(1, round(seconds / STEP))))
+    middles = (STEP_SECONDS * (step + 0.5) for step in range(max(1, round(seconds / STEP_SECONDS))))
     return LoadProfile(tuple(factor * counts[min(len(counts) - 1, int(at / each))] / each for at in middles))
 
 
 def daily_profile(day: Daily) -> LoadProfile:
-    steps = max(1, round(day.hours * 3600 / STEP))
-    return LoadProfile(tuple(day.rate_at(STEP * (step + 0.5)) for step in range(steps)))
+    steps = max(1, round(day.hours * 3600 / STEP_SECONDS))
+    return LoadProfile(tuple(day.rate_at(STEP_SECONDS * (step + 0.5)) for step in range(steps)))
 
 
 def start_seconds(machine: Machine) -> float:
@@ -113,7 +113,7 @@ def autoscaled(
     most = max(rate, saturated or rate)
     runs = [_Fluid(profile, rate, most, replicas, spare, patience, start).run() for spare in range(MAX_SPARE + 1)]
     best = next((one for one in runs if one.late <= allowed), min(runs, key=lambda one: one.late))
-    mean = best.replica_seconds / (len(profile.rates) * STEP)
+    mean = best.replica_seconds / (len(profile.rates) * STEP_SECONDS)
     return Autoscaling(
         start_seconds=start,
         spare=runs.index(best),
@@ -153,28 +153,28 @@ class _Fluid:
     ):
         self._rates, self._rate, self._spare, self._patience = profile.rates, rate, spare, patience
         self._saturated = saturated
-        self._most, self._start_steps = replicas + spare, max(1, math.ceil(start / STEP))
+        self._most, self._start_steps = replicas + spare, max(1, math.ceil(start / STEP_SECONDS))
         self._serving = self._wanted(self._rates[:1])
         self._starting: deque[tuple[int, int]] = deque()  # (step from which they serve, replicas)
         self._fewer_since: int | None = None  # step from which fewer are wanted
 
     def run(self) -> _FluidRun:
-        seen = round(SEEN / STEP)
+        seen = round(AVERAGED_SECONDS / STEP_SECONDS)
         counts, seconds, backlog, late, offered = [], 0.0, 0.0, 0.0, 0.0
         for step, rate in enumerate(self._rates):
             while self._starting and self._starting[0][0] <= step:
                 self._serving += self._starting.popleft()[1]
             capacity = self._serving * self._saturated
-            backlog = max(0.0, backlog + (rate - capacity) * STEP)
+            backlog = max(0.0, backlog + (rate - capacity) * STEP_SECONDS)
             offered += rate
             late += rate if backlog > capacity * self._patience else 0.0
             counts.append(self._serving)
-            seconds += STEP * (self._serving + sum(number for _, number in self._starting))
+            seconds += STEP_SECONDS * (self._serving + sum(number for _, number in self._starting))
             self._scale(step, self._wanted(self._rates[max(0, step + 1 - seen) : step + 1], backlog))
         return _FluidRun(seconds, min(counts), max(counts), late / max(offered, 1e-12))
 
     def _wanted(self, rates: Sequence[float], backlog: float = 0.0) -> int:
-        needed = math.ceil((sum(rates) / len(rates) + backlog / SEEN) / self._rate * 0.999)
+        needed = math.ceil((sum(rates) / len(rates) + backlog / AVERAGED_SECONDS) / self._rate * 0.999)
         return max(1, min(self._most, needed + self._spare))
 
     def _scale(self, step: int, wanted: int) -> None:
@@ -185,6 +185,6 @@ class _Fluid:
             self._fewer_since = None
         elif self._fewer_since is None:
             self._fewer_since = step
-        elif (step - self._fewer_since) * STEP >= DOWN_SECONDS:
+        elif (step - self._fewer_since) * STEP_SECONDS >= DOWN_SECONDS:
             self._serving = max(1, self._serving - 1)  # the youngest drains
             self._fewer_since = step

@@ -19,8 +19,8 @@ LARGE = 0.5  # of a GPU's memory
 GAIN = 1.1  # in requests/s that a larger batch must bring for memory to be the bottleneck
 SMALL, RARE = 0.02, 0.1  # shares of a step's time, and of a bottleneck's, below which work is not named
 BUSY = 0.9  # of the front end's processor, at the rate that missed the SLOs
-NEAR = 0.95  # of the highest rate that is tried
-LONG = 0.25  # of an SLO on TTFT that a prompt takes on an idle engine
+NEAR_HIGHEST = 0.95  # of the highest rate that is tried
+LONG_PROMPT_SHARE = 0.25  # of an SLO on TTFT that a prompt takes on an idle engine
 
 
 class Bottleneck(Struct, frozen=True, rename={"bound": "resource", "sentences": "why"}):
@@ -88,7 +88,7 @@ def _missed_first(candidate: Candidate, missed: Trial, traffic: Traffic) -> str:
     longest, seconds = traffic.long_prompt(slo.traffic), 0.0
     if slo.metric == "ttft":
         seconds = prompt_seconds(candidate.machine.model, longest, candidate.step_tokens)
-    prompt = longest if seconds >= LONG * slo.limit else None
+    prompt = longest if seconds >= LONG_PROMPT_SHARE * slo.limit else None
     return sentence("missed_first", slo=slo, value=value, rate=missed.rate, prompt=prompt, seconds=seconds)
 
 
@@ -96,7 +96,7 @@ def _never_missed(candidate: Candidate) -> list[str]:
     met = candidate.capacity.met
     if met is None or not met.values:
         return []
-    return [sentence("never_missed", rate=met.rate, is_most=met.rate > NEAR * ceiling(candidate))]
+    return [sentence("never_missed", rate=met.rate, is_most=met.rate > NEAR_HIGHEST * ceiling(candidate))]
 
 
 def _where_time_goes(limit: Trial, trial: Trial, shares: dict[str, float], pooled: bool) -> str:

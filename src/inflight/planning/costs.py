@@ -13,7 +13,7 @@ from inflight.planning.spot import Spot, on_spot
 from inflight.planning.traffic import Traffic
 from inflight.simulate.engine_costs import front_end_costs
 
-PATIENCE = 10.0  # seconds that a request may wait where no SLO says it
+MAX_WAIT_SECONDS = 10.0  # seconds that a request may wait where no SLO says it
 
 
 class Cost(
@@ -91,7 +91,7 @@ def _patience(question: Question) -> tuple[float, float]:
     by its percentile first."""
     first = [slo for slo in question.slos if slo.metric == "ttft"]
     if not first:
-        return PATIENCE, _allowed(question)
+        return MAX_WAIT_SECONDS, _allowed(question)
     hardest = max(first, key=lambda slo: (slo.of_requests, -slo.limit))
     return hardest.limit, 1 - hardest.of_requests
 

@@ -12,7 +12,7 @@ from inflight.planning.machine import Machine
 from inflight.planning.simulation import try_out
 from inflight.planning.steady import length, rows_at
 
-REQUESTS = 400
+POINT_REQUESTS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def throughput_latency_curve(
     demand: Demand,
     rates: Sequence[float],
     *,
-    requests: int = REQUESTS,
+    requests: int = POINT_REQUESTS,
     seed: int = 0,
 ) -> list[Point]:
     """Return a point for each rate (requests/s of one machine), from one run each in virtual time.

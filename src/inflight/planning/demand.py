@@ -14,8 +14,8 @@ from inflight.counted import counted
 from inflight.metrics.observation import Targets
 from inflight.planning.mixture import Mixed
 from inflight.planning.replica_workload import (
-    LONGEST,
     MAX_CUT_SHARE,
+    MAX_REQUEST_TOKENS,
     arrivals,
     at_rate,
     spread_variation,
@@ -79,7 +79,7 @@ class Drawn(SingleRequests):
     input: Lengths
     output: Lengths
     gap_variation: float = 1.0
-    longest: int = LONGEST
+    longest: int = MAX_REQUEST_TOKENS
     stretch: float = 1.0
     prompt_stretch: float = 1.0
 
@@ -152,7 +152,7 @@ class Traced(SingleRequests):
     rate: float
     stretch: float = 1.0
     retimed: float | None = None
-    longest: int = LONGEST
+    longest: int = MAX_REQUEST_TOKENS
     prompt_stretch: float = 1.0
     busiest_seed: int = 0
 

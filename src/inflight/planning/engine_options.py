@@ -12,7 +12,7 @@ from inflight.planning.machine import Machine
 from inflight.simulate.hardware import nearest_precision
 from inflight.simulate.roofline import Roofline
 
-CHUNKED, WHOLE = "chunked", "continuous"  # strategies that the others have, too
+CHUNKED_STRATEGY, WHOLE_STRATEGY = "chunked", "continuous"  # strategies that the others have, too
 LENGTH_STEP = 1024  # tokens, in multiples of which a longest request is allowed
 
 
@@ -59,7 +59,7 @@ def engine_options(machine: Machine, config: EngineConfig, longest: int) -> Engi
         )
     else:
         title, line, notes = "vLLM", _vllm_options(machine, config, longest), []
-    if config.strategy not in (CHUNKED, WHOLE):
+    if config.strategy not in (CHUNKED_STRATEGY, WHOLE_STRATEGY):
         notes.append(f"{title} has no strategy like {config.strategy}.")
     needed = _other_weights(machine)
     if needed is not None and (title == "TensorRT-LLM" or not _quantizes(machine)):
@@ -69,7 +69,7 @@ def engine_options(machine: Machine, config: EngineConfig, longest: int) -> Engi
 
 def _vllm_options(machine: Machine, config: EngineConfig, longest: int) -> str:
     parts = [vllm_options(machine, config, longest)]
-    parts += ["--no-enable-chunked-prefill"] if config.strategy == WHOLE else []
+    parts += ["--no-enable-chunked-prefill"] if config.strategy == WHOLE_STRATEGY else []
     parts += ["--scheduling-policy priority"] if config.scheduling.policy == "priority" else []
     parts += ["--kv-cache-dtype fp8"] if _kv(machine) == "fp8" else []
     parts += ["--no-async-scheduling"] if machine.engine is not None and not machine.engine.overlapped else []
@@ -92,7 +92,7 @@ def _sglang_options(machine: Machine, config: EngineConfig, longest: int) -> str
     parts += [f"--context-length {_length(machine, longest)}", f"--max-running-requests {config.max_num_seqs}"]
     rows = math.ceil(config.max_num_seqs / one.batches)
     parts += [f"--cuda-graph-max-bs {rows}"] if engine is not None and rows > engine.graph_tokens else []
-    if config.strategy == WHOLE:
+    if config.strategy == WHOLE_STRATEGY:
         parts += ["--chunked-prefill-size -1"]
     elif config.max_num_batched_tokens is not None:
         step = math.ceil(config.max_num_batched_tokens / one.pipeline)
@@ -116,7 +116,7 @@ def _tensorrt_options(machine: Machine, config: EngineConfig, longest: int) -> s
 
 def _tensorrt_notes(machine: Machine, config: EngineConfig) -> list[str]:
     one = machine.parallelism
-    entries = ["enable_chunked_prefill: true"] if config.strategy == CHUNKED else []
+    entries = ["enable_chunked_prefill: true"] if config.strategy == CHUNKED_STRATEGY else []
     entries += ["enable_attention_dp: true"] if one.data_attention > 1 else []
     entries += ["kv_cache_config: {dtype: fp8}"] if _kv(machine) == "fp8" else []
     notes = [f"Its --config file has to hold {', '.join(entries)}."] if entries else []
@@ -138,7 +138,7 @@ def _step(config: EngineConfig, batches: int, length: int) -> int | None:
     if config.max_num_batched_tokens is None:
         return None
     step = math.ceil(config.max_num_batched_tokens / batches)
-    return max(step, length) if config.strategy == WHOLE else step
+    return max(step, length) if config.strategy == WHOLE_STRATEGY else step
 
 
 def _other_weights(machine: Machine) -> str | None:

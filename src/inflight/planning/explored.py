@@ -29,8 +29,8 @@ from inflight.planning.trial_cache import TrialCache
 from inflight.report.page.explorer import Explored, ExploredLayout, ExploredRun
 
 LOADS = (0.04, 0.2, 0.35, 0.5, 0.62, 0.74, 0.86, 1.0)  # of the highest that is simulated
-BEYOND = 1.15  # times the rate that meets the SLOs, where that is more than the closed form serves
-MACHINES = 2
+HIGHEST_LOAD = 1.15  # times the rate that meets the SLOs, where that is more than the closed form serves
+PAGE_MACHINES = 2
 STEPS = (1.0, 0.25)  # times the tokens of a step that the plan chose
 
 
@@ -96,7 +96,7 @@ def _layouts(answer: Plan | Infeasible, fast: bool) -> Iterator[Candidate]:
         machines = [replace(answer.chosen, config=answer.config), *answer.others]
     else:
         machines = list(answer.tried)
-    for candidate in machines[: 1 if fast else MACHINES]:
+    for candidate in machines[: 1 if fast else PAGE_MACHINES]:
         budget = candidate.config.max_num_batched_tokens
         whole = candidate.config.strategy in WHOLE_PROMPTS  # whose steps are as long as their prompts
         fixed = whole or answer.question.overrides.max_num_batched_tokens is not None
@@ -110,7 +110,7 @@ def _layouts(answer: Plan | Infeasible, fast: bool) -> Iterator[Candidate]:
 
 def _cells(answer: Plan | Infeasible, fast: bool) -> Iterator[_Cell]:
     for candidate in _layouts(answer, fast):
-        highest = max(ceiling(candidate), BEYOND * candidate.rate)
+        highest = max(ceiling(candidate), HIGHEST_LOAD * candidate.rate)
         for load in LOADS:
             yield _Cell(candidate, load * highest, "")
             for end in ENDS if candidate.machine.cases and not fast else ():

@@ -43,8 +43,8 @@ SPLITS = 2  # that are simulated, of all up to that
 PREFILL_ROWS = 64
 TAILS = 256  # tokens of a step that may be ends of prompts, on decode engines
 EXPECTED = 0.75  # of the closed form
-_TRIALS = 8
-WORTH = 0.1  # of GPUs or of rate: less is noise, since a rate varies by 3 to 4 % with the seed, and two by more
+_LAYOUT_TRIALS = 8
+MIN_GAIN = 0.1  # of GPUs or of rate: less is noise, since a rate varies by 3 to 4 % with the seed, and two by more
 NOTICED = 0.2  # of an SLO on TTFT that a transfer takes
 UNEVEN = 0.25  # between the shares of time that the pools are busy
 
@@ -207,7 +207,7 @@ def layout_need(runner: TrialRunner, layout: Layout, *, worth: float = 0.0, ceil
     def trial(rate: float) -> Trial:
         return runner.run(candidate, rate, config=layout.config, reads=ROUGHLY, topology=topology)
 
-    found = find_capacity(trial, max(layout.guess, worth), ROUGH / 2, _TRIALS, worth=worth, ceiling=ceiling)
+    found = find_capacity(trial, max(layout.guess, worth), ROUGH / 2, _LAYOUT_TRIALS, worth=worth, ceiling=ceiling)
     return LayoutNeed(layout, found.met, found.missed)
 
 
@@ -269,7 +269,7 @@ class LayoutOutlook:
         if len(both) < 2 or not both[0].rate:
             return
         best, other = both[:2]
-        is_clear = best.rate > (1 + WORTH) * other.rate
+        is_clear = best.rate > (1 + MIN_GAIN) * other.rate
         ratio = best.rate / other.rate if other.rate else None
         chunks_pay = best.layout.name == CHUNKED
         yield sentence("on_chunks", is_clear=is_clear, chunks_pay=chunks_pay, ratio=ratio, missed=other.missed)
@@ -285,10 +285,10 @@ class LayoutOutlook:
             case = "never"
         elif others is None:
             case = "only"
-        elif gpus < (1 - WORTH) * others:
+        elif gpus < (1 - MIN_GAIN) * others:
             case = "pays"
         else:
-            case = "small" if ratio > 1 + WORTH else "loses" if ratio < 1 - WORTH else "alike"
+            case = "small" if ratio > 1 + MIN_GAIN else "loses" if ratio < 1 - MIN_GAIN else "alike"
         reasons = self._against(need)
         yield sentence("on_pools", case=case, gpus=gpus, others=others, ratio=ratio, best=best, reasons=reasons)
 
@@ -313,7 +313,7 @@ class LayoutOutlook:
         for need, other in zip(mixed, others, strict=False):
             gpus = need.gpus(self.demand)
             fewest = min(filter(None, (one.gpus(self.demand) for one in others)), default=0)
-            pays = need.rate > (1 + WORTH) * other.rate
+            pays = need.rate > (1 + MIN_GAIN) * other.rate
             yield sentence("on_mixed", need=need, other=other, gpus=gpus, others=fewest, pays=pays)
 
     def _on_tiers(self) -> Iterator[str]:
@@ -321,7 +321,7 @@ class LayoutOutlook:
             usual = self._named(one.layout.name)
             if one.layout.tiers is not None and usual:
                 gpus, others = one.gpus(self.demand), usual[0].gpus(self.demand)
-                pays = one.rate > (1 + WORTH) * usual[0].rate
+                pays = one.rate > (1 + MIN_GAIN) * usual[0].rate
                 yield sentence("on_tier", need=one, usual=usual[0], gpus=gpus, others=others, pays=pays)
 
 

@@ -22,7 +22,7 @@ from inflight.simulate.steps import StepModel
 
 BLOCK_SIZE = 16  # tokens
 VOCABULARY = 1 << 15  # of simulated prompts, whose contents mean nothing
-MIN_ERROR = 0.05  # of a calibrated model: machines differ by as much from one day to the next
+MIN_CALIBRATED_ERROR = 0.05  # of a calibrated model: machines differ by as much from one day to the next
 # Tokens of a forward pass and request slots, for activations and logits before the settings are known. No larger budget
 # is proposed: steps were measured up to here (`efficiency`), and larger ones would take memory of keys and values.
 WIDEST_STEP, DEFAULT_ROWS = 4096, 256
@@ -238,7 +238,7 @@ def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) 
         )
     held_out = model.provenance.held_out if model.provenance is not None else {}
     error = max((error for error, _ in held_out.values()), default=0.0)
-    error = max(MIN_ERROR, min(0.5, error))
+    error = max(MIN_CALIBRATED_ERROR, min(0.5, error))
     block_size, windows = known.get("block_size", BLOCK_SIZE), tuple(known.get("windows", (0,)))
     machine = model.provenance.machine if model.provenance is not None else "the calibrated machine"
     return Machine(

@@ -11,7 +11,7 @@ from inflight.simulate.hardware import Precision
 from inflight.simulate.roofline import Roofline
 
 NEAREST = 3  # that are named
-ROOM = 0.9  # of the memory, that weights may take
+WEIGHT_SHARE = 0.9  # of the memory, that weights may take
 _BITS: dict[Precision, int] = {"bf16": 16, "fp8": 8, "int8": 8, "int4": 4, "mxfp4": 4, "nvfp4": 4}
 _ADVISED: tuple[Precision, ...] = ("fp8", "int8", "int4")  # for weights; no model lacks them
 
@@ -49,7 +49,7 @@ def _nearness(machine: Machine) -> tuple[float, float, int]:
 def _may_hold(machine: Machine, weights: Precision, present: Precision) -> bool:
     """Whether weights in another format leave room for keys and values, where all are as many times smaller."""
     memory = machine.memory
-    return memory is None or memory.weight_bytes * _BITS[weights] / _BITS[present] < ROOM * memory.memory_bytes
+    return memory is None or memory.weight_bytes * _BITS[weights] / _BITS[present] < WEIGHT_SHARE * memory.memory_bytes
 
 
 def _remedies(machine: Machine) -> list[str]:

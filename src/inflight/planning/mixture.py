@@ -10,8 +10,8 @@ from random import Random
 
 from inflight.planning.conversations import Conversations
 from inflight.planning.replica_workload import (
-    LONGEST,
     MAX_CUT_SHARE,
+    MAX_REQUEST_TOKENS,
     arrivals,
     at_rate,
     spread_variation,
@@ -49,14 +49,14 @@ class Mixed:
     rate: float
     gap_variation: float = 1.0
     sessions: float | None = None
-    longest: int = LONGEST
+    longest: int = MAX_REQUEST_TOKENS
     stretch: float = 1.0
     prompt_stretch: float = 1.0
     e2e: float | None = None
     slower: float = 1.0
 
     @classmethod
-    def of(cls, classes: Sequence[TrafficClass], arriving: Arrivals | None, longest: int = LONGEST) -> Mixed:
+    def of(cls, classes: Sequence[TrafficClass], arriving: Arrivals | None, longest: int = MAX_REQUEST_TOKENS) -> Mixed:
         """Return the demand of classes. arriving: conversations of those that have a share. Raises WorkloadError."""
         if arriving is None and any(one.share is not None for one in classes):
             raise WorkloadError("--classes has classes with a share of the arrivals; give --rate, or --arrivals.")

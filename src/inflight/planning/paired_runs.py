@@ -18,7 +18,7 @@ from inflight.metrics.observation import LatencyMetric, Observation
 STRETCHES = 24
 MIN_STRETCHES = 8  # with requests, for an interval
 RESAMPLES = 1000
-_ENDS = (0.025, 0.975)
+_INTERVAL_SHARES = (0.025, 0.975)
 
 Values = npt.NDArray[np.float64]
 
@@ -81,7 +81,7 @@ class PairedRuns:
         known = np.sort(ratios[~np.isnan(ratios)])
         if len(known) < RESAMPLES // 2:
             return math.nan, math.nan
-        low, high = (known[_rank(len(known), share)] for share in _ENDS)
+        low, high = (known[_rank(len(known), share)] for share in _INTERVAL_SHARES)
         return float(low), float(high)
 
     def _drawn(self, values: Values, measure: Measure) -> Values:

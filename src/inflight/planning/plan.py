@@ -37,7 +37,7 @@ from inflight.planning.traffic import Traffic
 from inflight.planning.trial_cache import TrialCache
 from inflight.planning.warnings import warnings
 
-CLOSE = 1.1  # times as cheap that another machine must be to be preferred to the one that looked best
+CHEAPER_BY = 1.1  # times as cheap that another machine must be to be preferred to the one that looked best
 PLANNED, LONG_TRIALS = "the planned load", "trials several times as long near its rate"
 SEARCH, PLANNED_WORK, LONG_TRIALS_WORK = 5.0, 2.0, 8.0  # of these stages, in usual trials
 
@@ -345,10 +345,10 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
     measured: list[Candidate] = []
     for candidate in found:
         gpus = min((one.gpus(demand) for one in measured if one.rate), default=math.inf)
-        if gpus < math.inf and (len(measured) >= sizing.SIMULATED or candidate.machine.gpus * CLOSE > gpus):
+        if gpus < math.inf and (len(measured) >= sizing.SIMULATED or candidate.machine.gpus * CHEAPER_BY > gpus):
             stages.skip(_search_of(candidate))  # enough were measured, or not even one of these replicas is cheaper
             continue
-        worth = CLOSE * candidate.machine.gpus * demand.rate / gpus
+        worth = CHEAPER_BY * candidate.machine.gpus * demand.rate / gpus
         if worth >= sizing.ceiling(candidate):  # no trial could make it cheaper
             stages.skip(_search_of(candidate))
             measured.append(candidate)

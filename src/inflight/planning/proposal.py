@@ -24,7 +24,7 @@ NEARLY = 0.97  # of the best rate: then the smaller step, with steadier streams
 SLACK = 0.9  # of a limit that a step may take
 PROMPT_SHARE = 0.5  # of an SLO on TTFT that a long prompt alone may take; the rest is for waiting
 PROMPT_NEARLY, PROMPT_SLOWEST = 1.1, 2.0  # times the fastest: within it in any case, and never beyond it
-SPARE = 2.0  # times the mean number of running sequences: arrivals clump
+SPARE_ROWS = 2.0  # times the mean number of running sequences: arrivals clump
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides
     whole = overrides.strategy in WHOLE_PROMPTS
     most = max(budget, machine.max_model_len) if whole else budget  # tokens of a step
     steady = steady_state(machine.model, traffic, overrides.max_num_seqs or rows_limit, most)
-    spare = max(8, math.ceil(SPARE * steady.rows / 8) * 8)
+    spare = max(8, math.ceil(SPARE_ROWS * steady.rows / 8) * 8)
     rows = overrides.max_num_seqs or max(1, min(rows_limit, spare, budget))
     target = limit if overrides.strategy == "adaptive" else None
     scheduling = SchedulingSettings.of(strategy=overrides.strategy, policy=overrides.policy, itl_target=target)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.layouts import DISAGGREGATED, MIXED, WORTH, LayoutNeed
+from inflight.planning.layouts import DISAGGREGATED, MIN_GAIN, MIXED, LayoutNeed
 from inflight.planning.sizing import Candidate, Question
 
 
@@ -77,14 +77,14 @@ def ranked_on(gpus: int, chosen: Candidate, served: float, others: Iterable[Cand
             found.append(_of_candidate(one, engines, rate=one.rate * engines, asked_by=_asked_by(one, chosen)))
     found = list({one.name: one for one in reversed(found)}.values())  # the chosen one stands first
     found.sort(key=lambda one: one.key)
-    return found if (found[0].rate or 0.0) > (1 + WORTH) * served else _chosen_first(found)
+    return found if (found[0].rate or 0.0) > (1 + MIN_GAIN) * served else _chosen_first(found)
 
 
 def _is_clearly_cheaper(one: RankedPlan, other: RankedPlan) -> bool:
     """Whether a plan takes less by more than noise: US dollars, or GPUs where prices are not known."""
     if one.per_hour is None or other.per_hour is None:
-        return one.gpus < (1 - WORTH) * other.gpus
-    return one.per_hour < (1 - WORTH) * other.per_hour
+        return one.gpus < (1 - MIN_GAIN) * other.gpus
+    return one.per_hour < (1 - MIN_GAIN) * other.per_hour
 
 
 def _chosen_first(plans: Sequence[RankedPlan]) -> list[RankedPlan]:

@@ -48,9 +48,9 @@ from inflight.workload.workload import NO_TARGETS, Entry, Workload
 LEAD = 0.2  # of the measured time: requests before it that are simulated too, which fill batch and cache
 MAX_TAIL = 0.1  # of it, at its end: requests there are simulated only, since others beside them had not ended
 MIN_REQUESTS = 10
-MIN_ERROR, MAX_ERROR = 0.01, 0.3  # of the mean step's time, at the ends of what is uncertain
-MAX_STEPS = 20_000  # that are fitted, in stretches over the whole time
-_STRETCHES = 40
+MIN_STEP_ERROR, MAX_STEP_ERROR = 0.01, 0.3  # of the mean step's time, at the ends of what is uncertain
+MAX_FITTED_STEPS = 20_000  # that are fitted, in stretches over the whole time
+_FITTED_STRETCHES = 40
 
 Offered = RequestRecord | RefusedRecord
 
@@ -156,13 +156,13 @@ def read_recorded(path: Path, seconds: float) -> RecordedTraffic:
 def _machine(model: FittedModel, steps: Sequence[Step]) -> Machine:
     """Return the machine of the record. Its ends are the 95 % interval of the mean step's time over the modelled one:
     single steps scatter by more, but an answer is a sum of many."""
-    length = max(1, len(steps) // _STRETCHES)
+    length = max(1, len(steps) // _FITTED_STRETCHES)
     ratios = []
     for start in range(0, len(steps) - length + 1, length):
         some = steps[start : start + length]
         ratios.append(sum(one.seconds for one in some) / sum(model.seconds(one.features) for one in some))
     error = 2 * statistics.stdev(ratios) / math.sqrt(len(ratios)) / statistics.fmean(ratios) if len(ratios) > 1 else 0.0
-    error = max(MIN_ERROR, min(MAX_ERROR, error))
+    error = max(MIN_STEP_ERROR, min(MAX_STEP_ERROR, error))
     cases = (ScaledStepModel(model, 1 + error), ScaledStepModel(model, 1 - error))
     return replace(calibrated_machine(model), cases=cases)
 
@@ -271,10 +271,10 @@ def _measured(found: _Found, first: float, seconds: float) -> tuple[float, float
 
 def _sampled(steps: list[TimedStep]) -> list[TimedStep]:
     """Return the steps, or stretches of them where they are many."""
-    if len(steps) <= MAX_STEPS:
+    if len(steps) <= MAX_FITTED_STEPS:
         return steps
-    length, every = MAX_STEPS // _STRETCHES, len(steps) // _STRETCHES
-    return [one for start in range(0, _STRETCHES * every, every) for one in steps[start : start + length]]
+    length, every = MAX_FITTED_STEPS // _FITTED_STRETCHES, len(steps) // _FITTED_STRETCHES
+    return [one for start in range(0, _FITTED_STRETCHES * every, every) for one in steps[start : start + length]]
 
 
 def _drafts(found: _Found, path: Path) -> SimulatedDrafts | None:

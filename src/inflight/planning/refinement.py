@@ -29,7 +29,7 @@ from inflight.planning.yardstick import Yardstick, beside
 
 ENDS = ("slow", "fast")  # as `Machine.cases`
 # Usual trials of a job.
-END, LOAD, CHANGE, LIMIT, STRATEGY, ROUTER, LAYOUTS, DRAFTS = 2.5, 1.0, 2.0, 2.0, 4.0, 3.0, 18.0, 2.0
+END, LOAD, CHANGE, LIMIT, STRATEGY, ROUTER_WORK, LAYOUTS_WORK, DRAFTS = 2.5, 1.0, 2.0, 2.0, 4.0, 3.0, 18.0, 2.0
 RUNNER_UP = STRATEGY
 
 
@@ -170,11 +170,11 @@ def _jobs(
     for name in class_names(question):
         jobs.add(_alone(name), STRATEGY, separate_class, runner, best, name)
     for name in ROUTERS if outlook.compares_routers(runner, best) else ():
-        jobs.add(_router(name), ROUTER, outlook.router_need, runner, best, name)
+        jobs.add(_router(name), ROUTER_WORK, outlook.router_need, runner, best, name)
     if question.drafts is not None:
         jobs.add(_SPECULATION, DRAFTS, outlook.try_speculation, runner, best, replicas, question.drafts)
     if question.layouts is not None:
-        jobs.add(_LAYOUTS, LAYOUTS, _layouts, runner, best)
+        jobs.add(_LAYOUTS, LAYOUTS_WORK, _layouts, runner, best)
     if rivals.measured or not (strategies or question.layouts):
         jobs.add(_RUNNER_UP, LOAD if rivals.measured else RUNNER_UP, runner_up, runner, best, rivals)
     return jobs

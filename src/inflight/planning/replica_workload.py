@@ -9,7 +9,7 @@ from inflight.workload.arrivals import Arrivals, Gamma, Poisson
 from inflight.workload.workload import Entry, Workload
 
 MAX_CUT_SHARE = 0.1  # of requests that may be drawn longer than the model takes, and are cut
-LONGEST = 2**20  # tokens of prompt and answer, where no model sets a limit
+MAX_REQUEST_TOKENS = 2**20  # tokens of prompt and answer, where no model sets a limit
 
 
 def arrivals(rate: float, gap_variation: float) -> Arrivals:

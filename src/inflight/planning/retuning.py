@@ -47,10 +47,10 @@ from inflight.workload.workload import Workload
 
 SEARCHED = 1_500  # requests of a trial; of a longer record its busiest stretch
 MAX_OUTSIDE = 0.05  # of a trial's steps that may be larger than any that was recorded
-ROOM = 0.5  # of an SLO's limit: where the nearest one is no nearer, and goodput is alike, nothing is to be gained
-MAX_ERROR = 0.25  # of the simulation against the record, beyond which nothing is proposed
+ROOMY_SHARE = 0.5  # of an SLO: where the nearest one is no nearer, and goodput is alike, nothing is to be gained
+MAX_SIMULATION_ERROR = 0.25  # of the simulation against the record, beyond which nothing is proposed
 VARIED = ("fcfs", "sjf", "deadline", "prefix")  # policies that may be exchanged; others are about more than latency
-ENDS = ("at their slow end", "at their fast end")  # as `Machine.cases`
+NAMED_ENDS = ("at their slow end", "at their fast end")  # as `Machine.cases`
 SHOWN = (
     ("goodput", GOODPUT),
     ("answered", ANSWERED),
@@ -335,7 +335,7 @@ def _whole(
     record: SimulatedRecord, configs: tuple[EngineConfig, EngineConfig], workers: int, progress: Progress
 ) -> list[tuple[list[Observation], list[Observation]]]:
     """Simulate the whole record under both settings, with the step model as fitted, and at each end of its error."""
-    models = {"as fitted": record.traffic.model, **dict(zip(ENDS, record.traffic.machine.cases, strict=True))}
+    models = {"as fitted": record.traffic.model, **dict(zip(NAMED_ENDS, record.traffic.machine.cases, strict=True))}
     names = ("the present settings", "the proposed ones")
     jobs = {
         f"the whole record under {name}, step times {end}": partial(record.observations, config, model)
@@ -365,7 +365,7 @@ def _reason(retuning: Retuning, pairs: PairedRuns, slo: Slo | None) -> str:
     one, is_goodput = retuning.deciding, retuning.deciding.name == "goodput"
     if not retuning.changed:
         return sentence("retune_best", tried=len(retuning.tuning.tried), beyond=retuning.beyond is not None)
-    if not is_goodput and slo is not None and one.present <= ROOM * slo.limit:
+    if not is_goodput and slo is not None and one.present <= ROOMY_SHARE * slo.limit:
         return sentence("retune_room", figure=one, limit=slo.limit)
     needed = 0 if is_goodput or slo is None else min_samples(slo.of_requests)
     if not pairs.has_interval or retuning.requests < needed:
@@ -373,6 +373,6 @@ def _reason(retuning: Retuning, pairs: PairedRuns, slo: Slo | None) -> str:
     least, gain = (one.low - 1, one.change) if is_goodput else (1 - one.high, -one.change)
     if not least > 0:  # nan, too
         return sentence("retune_interval", figure=one)
-    if not abs(one.error) <= MAX_ERROR or abs(one.error) >= gain:  # nan, too
+    if not abs(one.error) <= MAX_SIMULATION_ERROR or abs(one.error) >= gain:  # nan, too
         return sentence("retune_error", figure=one)
     return ""

@@ -16,8 +16,8 @@ from inflight.planning.planned_load import confirmed
 from inflight.planning.ranking import rank
 from inflight.planning.sizing import HEADROOM, Candidate, Question, TrialRunner, measure
 
-MACHINES = 2  # that are tried
-FAR = 2.0  # times the plan's GPUs: beyond, another layout on the same machine is tried, too
+RIVAL_MACHINES = 2  # that are tried
+MAX_RIVAL_GPUS = 2.0  # times the plan's GPUs: beyond, another layout on the same machine is tried, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def runner_up(runner: TrialRunner, best: Candidate, rivals: Rivals) -> Candidate
         if (kept := _kept(runner, rival)) is not None:
             return kept
     demand, found = runner.question.demand, _kept(runner, _on_another_machine(runner, rivals.untried))
-    if found is not None and found.gpus(demand) <= FAR * best.gpus(demand):
+    if found is not None and found.gpus(demand) <= MAX_RIVAL_GPUS * best.gpus(demand):
         return found
     usable = [one for one in (found, _kept(runner, _in_another_layout(runner, best))) if one is not None]
     return min(usable, key=lambda one: one.gpus(demand), default=None)
@@ -103,7 +103,7 @@ def _on_another_machine(runner: TrialRunner, rivals: Sequence[Candidate]) -> Can
     question = runner.question
     # One engine that serves the demand is enough; so many GPUs serve what they can.
     most = question.demand.rate / HEADROOM if question.gpus is None else math.inf
-    measured = (measure(runner, rival, most=most, is_rough=True) for rival in rivals[:MACHINES])
+    measured = (measure(runner, rival, most=most, is_rough=True) for rival in rivals[:RIVAL_MACHINES])
     return next((one for one in measured if one.rate), None)
 
 

@@ -19,7 +19,7 @@ from inflight.planning.traffic import Traffic
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.steps import StepModel
 
-SHOWN = 2
+MAX_MEASUREMENTS = 2
 MIN_PART = 0.05  # of the interval: below, a measurement is not worth its time
 
 
@@ -60,7 +60,7 @@ def measurements(
     factors = _slow_factors(runner.traffic, max(1.0, planned.spent.rows), model, best.machine.cases[0])
     found = {bound: share * max(0.0, factors.get(bound, 1.0) - 1.0) for bound, share in shares.items()}
     whole = sum(found.values()) or 1.0
-    parts = sorted(((drop / whole, bound) for bound, drop in found.items()), reverse=True)[:SHOWN]
+    parts = sorted(((drop / whole, bound) for bound, drop in found.items()), reverse=True)[:MAX_MEASUREMENTS]
 
     def measured(bound: str, part: float) -> Measurement:
         slow, fast = (best.rate * math.pow(rate / best.rate, 1 - part) for rate in rates)

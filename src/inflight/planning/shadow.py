@@ -23,7 +23,7 @@ from inflight.workload.workload import Entry, Workload
 
 Run = Callable[[EngineConfig, Workload, tuple[float, float]], Summary]
 Share = Literal["p50", "p95", "p99"]
-WHOLE = (0.0, 1.0)
+WHOLE_RUN = (0.0, 1.0)
 MIN_RUNS = 2  # of each of the settings, to decide by
 
 
@@ -87,9 +87,9 @@ def shadow_replay(retuning: Retuning, run: Run, seconds: float, repeats: int, pr
     for repeat in range(repeats):
         for config, runs in zip(configs, measured, strict=True):
             progress(f"Shadow replay, run {repeat + 1} of {repeats}: {config}")
-            runs.append(run(config, original, WHOLE))
+            runs.append(run(config, original, WHOLE_RUN))
     found = [
-        Replayed(config, record.summary(config, workload, WHOLE), tuple(runs))
+        Replayed(config, record.summary(config, workload, WHOLE_RUN), tuple(runs))
         for config, runs in zip(configs, measured, strict=True)
     ]
     span = workload.entries[-1].arrival

@@ -13,7 +13,7 @@ from inflight.metrics.definitions import Percentiles, percentiles
 from inflight.workload.contents import BYTES_PER_TOKEN
 from inflight.workload.workload import Entry, Workload
 
-BLOCK_SIZE = 16  # tokens of a recorded prompt that are compared at once, as an engine's blocks have by default
+COMPARED_TOKENS = 16  # tokens of a recorded prompt that are compared at once, as an engine's blocks have by default
 PEAK_SECONDS = 300.0  # a deployment has to serve the busiest stretch of this length
 
 
@@ -151,7 +151,7 @@ def _fresh(workload: Workload) -> Iterator[int]:
         if entry.after is not None:  # it adds to the conversation so far
             before = entries[entry.after]
             so_far = min(entry.prompt_tokens, before.prompt_tokens + before.output_tokens)
-            yield entry.prompt_tokens - so_far // BLOCK_SIZE * BLOCK_SIZE
+            yield entry.prompt_tokens - so_far // COMPARED_TOKENS * COMPARED_TOKENS
             continue
         size, contents = _blocks(entry)
         chain, whole, found = hash((entry.cache_salt, size)), True, 0
@@ -170,8 +170,8 @@ def _blocks(entry: Entry) -> tuple[int, Iterator[Hashable]]:
         return entry.block_size, iter(entry.prefix[: entry.prompt_tokens // max(1, entry.block_size)])
     known: bytes | tuple[int, ...]
     if isinstance(entry.prompt, str):
-        known, length = entry.prompt.encode("utf-8", "replace"), BYTES_PER_TOKEN * BLOCK_SIZE
+        known, length = entry.prompt.encode("utf-8", "replace"), BYTES_PER_TOKEN * COMPARED_TOKENS
         known = known[: BYTES_PER_TOKEN * entry.prompt_tokens]
     else:
-        known, length = entry.prompt, BLOCK_SIZE
-    return BLOCK_SIZE, (known[start : start + length] for start in range(0, len(known) - length + 1, length))
+        known, length = entry.prompt, COMPARED_TOKENS
+    return COMPARED_TOKENS, (known[start : start + length] for start in range(0, len(known) - length + 1, length))

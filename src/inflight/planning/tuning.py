@@ -33,8 +33,8 @@ from inflight.planning.traffic import Traffic
 from inflight.planning.trial_requests import check_steps, requests_for
 from inflight.workload.workload import Workload
 
-REQUESTS = 400
-ROUNDS = 2  # through all settings; the second sees what the first changed
+MIN_TRIAL_REQUESTS = 400
+TUNING_ROUNDS = 2  # through all settings; the second sees what the first changed
 BETTER = 0.01  # of goodput that a change must bring
 ALIKE = 0.8  # share of the settings that must serve a load alike for it to be called so
 NEARER = 0.05  # of the worst SLO, where goodput is alike
@@ -201,7 +201,7 @@ def tune(
         progress: Called with a sentence about each trial.
     """
     fixed, shares = overrides or Overrides(), {slo.traffic: demand.share_of(slo.traffic) for slo in slos}
-    requests = max(REQUESTS, requests_for(slos, shares).decisive) if requests is None else requests
+    requests = max(MIN_TRIAL_REQUESTS, requests_for(slos, shares).decisive) if requests is None else requests
     check_steps(fixed.max_num_batched_tokens, requests, traffic)
     proposal = propose(machine, traffic, slos, fixed)
     workload, measured = _workload(machine, proposal.config, demand, traffic, requests, seed)
@@ -255,7 +255,7 @@ def search_settings(
     first = best = search.evaluate(start)
     seconds = (time.monotonic() - began) * search.expected
     progress(f"About {search.expected} settings are tried, in about {seconds:.0f} s, each chosen by those before it.")
-    for round_number in range(ROUNDS):
+    for round_number in range(TUNING_ROUNDS):
         before = best.config
         for name, others in varied:
             if name == "preemption" and not best.trial.preemptions:
