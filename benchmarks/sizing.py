@@ -25,8 +25,8 @@ from inflight.planning.machine import Hardware
 from inflight.planning.parallelisms import machines_for
 from inflight.planning.plan import Plan, plan
 from inflight.planning.proposal import Overrides, propose
+from inflight.planning.question import Question
 from inflight.planning.simulation import try_out
-from inflight.planning.sizing import Question
 from inflight.planning.traffic import analyze_traffic
 from inflight.report.charts.chart import Chart, Key
 from inflight.report.charts.distribution import Column, CurvePoint, curve, histogram

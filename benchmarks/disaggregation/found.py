@@ -11,13 +11,16 @@ from benchmarks.comparison import log_line
 from benchmarks.disaggregation.shapes import DEGREE, GPU, MODEL
 from inflight.metrics.slo import parse_slos
 from inflight.models.known import read_model
+from inflight.planning.candidate import Candidate
 from inflight.planning.demand import Drawn, traffic_of
 from inflight.planning.layouts import Layout, LayoutNeed, best_need, colocated, disaggregated, layout_need
 from inflight.planning.machine import Hardware, Machine
 from inflight.planning.proposal import Overrides
-from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for
+from inflight.planning.question import Question
+from inflight.planning.sizing import candidate_for
 from inflight.planning.steady import mixed_step, prompt_seconds
 from inflight.planning.traffic import Traffic
+from inflight.planning.trial_runner import TrialRunner
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.hardware import find_gpu
 from inflight.workload.lengths import parse_lengths

@@ -10,7 +10,7 @@ import pytest
 from gguf_files import convert
 
 from inflight.cli import call
-from inflight.planning.sizing import Question
+from inflight.planning.question import Question
 
 from .terminal import Caller
 

@@ -12,7 +12,7 @@ import pytest
 
 from inflight.cli import call
 from inflight.planning.parallel import WorkerKilled
-from inflight.planning.sizing import Question
+from inflight.planning.question import Question
 
 from .terminal import CommandResult
 

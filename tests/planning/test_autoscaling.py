@@ -22,7 +22,8 @@ from inflight.planning.costs import autoscaling_of
 from inflight.planning.demand import traffic_of
 from inflight.planning.plan import Plan, as_text, plan
 from inflight.planning.proposal import Overrides
-from inflight.planning.sizing import FleetQuestion, Question, candidate_for
+from inflight.planning.question import FleetQuestion, Question
+from inflight.planning.sizing import candidate_for
 from inflight.planning.spot import on_spot
 from inflight.workload.arrivals import Daily
 

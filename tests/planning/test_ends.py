@@ -9,8 +9,10 @@ from inflight.models.known import known_model
 from inflight.planning.demand import traffic_of
 from inflight.planning.machine import Hardware
 from inflight.planning.proposal import Overrides
+from inflight.planning.question import Question
 from inflight.planning.simulation import SHARES
-from inflight.planning.sizing import Question, TrialRunner, candidate_for
+from inflight.planning.sizing import candidate_for
+from inflight.planning.trial_runner import TrialRunner
 from inflight.simulate.hardware import find_gpu
 
 from .builders import drawn

@@ -13,8 +13,8 @@ from inflight.planning.demand import Drawn
 from inflight.planning.energy import Energy, energy_of
 from inflight.planning.machine import Hardware, Machine
 from inflight.planning.plan import Plan, as_text, plan
+from inflight.planning.question import Question
 from inflight.planning.result import plan_result
-from inflight.planning.sizing import Question
 from inflight.simulate.hardware import Gpu, find_gpu
 from inflight.workload.lengths import Fixed
 

@@ -22,9 +22,10 @@ from inflight.planning.engine_config import EngineConfig
 from inflight.planning.engine_options import engine_options
 from inflight.planning.machine import Hardware, Machine
 from inflight.planning.proposal import Overrides
+from inflight.planning.question import FleetQuestion, Question
 from inflight.planning.search import Capacity
 from inflight.planning.simulation import Topology, Trial, try_out
-from inflight.planning.sizing import FleetQuestion, Question, candidate_for
+from inflight.planning.sizing import candidate_for
 from inflight.planning.trial_cache import TrialCache
 from inflight.planning.warnings import warnings
 from inflight.simulate.engine_costs import all_engine_costs, engine_costs, front_end_costs

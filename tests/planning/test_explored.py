@@ -13,7 +13,7 @@ from inflight.planning.explored import LOADS, explore
 from inflight.planning.infeasible import Infeasible
 from inflight.planning.plan import Plan, plan
 from inflight.planning.proposal import Overrides
-from inflight.planning.sizing import Question
+from inflight.planning.question import Question
 
 from .builders import drawn, machine
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from inflight.metrics.slo import parse_slos
+from inflight.planning.candidate import Candidate
 from inflight.planning.demand import Demand, Traced, traffic_of
 from inflight.planning.layouts import (
     CHUNKED,
@@ -29,10 +30,12 @@ from inflight.planning.layouts import (
 from inflight.planning.machine import Machine
 from inflight.planning.plan import Plan, as_text, plan
 from inflight.planning.proposal import Overrides
+from inflight.planning.question import LayoutQuestion, Question
 from inflight.planning.rendering import render
 from inflight.planning.result import PlanResult, plan_result
 from inflight.planning.simulation import Tiers, Trial, try_out
-from inflight.planning.sizing import Candidate, LayoutQuestion, Question, TrialRunner, candidate_for
+from inflight.planning.sizing import candidate_for
+from inflight.planning.trial_runner import TrialRunner
 from inflight.simulate.disagg import Link
 from inflight.workload.workload import Entry, Workload
 

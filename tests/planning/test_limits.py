@@ -12,18 +12,21 @@ import pytest
 
 from inflight.metrics.slo import parse_slos
 from inflight.models.known import read_model
+from inflight.planning.candidate import Candidate
 from inflight.planning.demand import traffic_of
 from inflight.planning.layouts import CHUNKED, DISAGGREGATED, Layout, LayoutNeed
 from inflight.planning.limits import limit_cost
 from inflight.planning.machine import Hardware, Machine
 from inflight.planning.planned_load import confirmed, confirmed_rate
+from inflight.planning.question import Question
 from inflight.planning.ranking import ranked, ranked_on
 from inflight.planning.rendering import sentence
 from inflight.planning.runner_up import Rivals, confirmed_others, runner_up
 from inflight.planning.search import Capacity
 from inflight.planning.sensitivity import measurements
 from inflight.planning.simulation import Pools, Spent, Trial
-from inflight.planning.sizing import PLANNED_SEED, Candidate, Question, TrialRunner, candidate_for, measure
+from inflight.planning.sizing import candidate_for, measure
+from inflight.planning.trial_runner import PLANNED_SEED, TrialRunner
 from inflight.simulate.disagg import Link
 from inflight.simulate.hardware import find_gpu
 from inflight.simulate.parallelism import Parallelism

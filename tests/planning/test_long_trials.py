@@ -10,12 +10,15 @@ import pytest
 from inflight.metrics.slo import Slo
 from inflight.metrics.summary import Window, summarize
 from inflight.planning import long_trials
+from inflight.planning.candidate import Candidate
 from inflight.planning.demand import traffic_of
 from inflight.planning.ends import rate_under
 from inflight.planning.proposal import Overrides
+from inflight.planning.question import Question
 from inflight.planning.search import Capacity
 from inflight.planning.simulation import Spent, Trial
-from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for
+from inflight.planning.sizing import candidate_for
+from inflight.planning.trial_runner import TrialRunner
 
 from .builders import drawn, machine
 

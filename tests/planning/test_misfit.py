@@ -15,7 +15,7 @@ from inflight.planning.misfit import NEAREST, does_not_fit, unfit_comparison
 from inflight.planning.mixture import Mixed
 from inflight.planning.parallelisms import machines_for
 from inflight.planning.plan import Plan, PlanError, as_text, plan
-from inflight.planning.sizing import LayoutQuestion, Question
+from inflight.planning.question import LayoutQuestion, Question
 from inflight.simulate.hardware import find_gpu
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import SharedPrefixes, TrafficClass

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from inflight.metrics.slo import parse_slos
+from inflight.planning.candidate import Candidate
 from inflight.planning.demand import traffic_of
 from inflight.planning.layouts import CHUNKED, MIXED, LayoutNeed, LayoutOutlook, colocated, layout_need
 from inflight.planning.mixed_fleets import mixed_fleets
+from inflight.planning.question import Question
 from inflight.planning.simulation import Topology, simulate_run
-from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for
+from inflight.planning.sizing import candidate_for
+from inflight.planning.trial_runner import TrialRunner
 from inflight.simulate.disagg import Link
 
 from .builders import drawn, machine

@@ -10,6 +10,7 @@ import pytest
 
 from inflight.metrics.slo import SloError, parse_slos
 from inflight.planning import mixture
+from inflight.planning.candidate import Candidate
 from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.infeasible import Infeasible
@@ -19,12 +20,14 @@ from inflight.planning.mixture import Mixed, steady_rate
 from inflight.planning.outlook import CHANGES, MORE, OF_ANSWERS, changes_of
 from inflight.planning.plan import Plan, PlanError, as_text, plan
 from inflight.planning.planned_load import confirmed
+from inflight.planning.question import Question
 from inflight.planning.result import PlanResult, plan_result
 from inflight.planning.separation import class_names
 from inflight.planning.simulation import Trial, simulate_run, try_out
-from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, ceiling, measure
+from inflight.planning.sizing import candidate_for, measure
 from inflight.planning.slos import check_slos
 from inflight.planning.trial_requests import requests_for
+from inflight.planning.trial_runner import TrialRunner
 from inflight.planning.yardstick import beside
 from inflight.workload.arrivals import AtOnce, Constant, Poisson, Ramp
 from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass
@@ -224,7 +227,7 @@ def test_as_many_conversations_are_open_at_the_ends_and_under_other_traffic(monk
         opened.append(offered.sessions)
         return try_out(machine, config, offered, *more, **others)
 
-    monkeypatch.setattr("inflight.planning.sizing.try_out", noted)
+    monkeypatch.setattr("inflight.planning.trial_runner.try_out", noted)
     runner = TrialRunner(found.question, found.traffic)
     share = found.question.demand.rate / found.replicas
     slow = beside(runner, found.chosen, share, model=found.chosen.machine.cases[0])
@@ -373,7 +376,7 @@ def searched(rate: float) -> tuple[Candidate, float]:
     question = Question(machines=[quick], demand=Mixed.of([THINKING], Constant(rate / 20), 8192))
     runner = TrialRunner(question, traffic_of(question.demand))
     candidate = replace(candidate_for(question, runner.traffic, quick, question.overrides), pooled=1)
-    return measure(runner, candidate, is_rough=True), ceiling(candidate)
+    return measure(runner, candidate, is_rough=True), candidate.ceiling
 
 
 def test_a_search_ends_at_the_open_conversations_that_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from inflight.planning.machine import Hardware, Machine
 from inflight.planning.parallelisms import machines_for
 from inflight.planning.plan import Plan, as_text, plan
 from inflight.planning.proposal import Overrides, budgets_of, propose
+from inflight.planning.question import Question
 from inflight.planning.result import plan_result
-from inflight.planning.sizing import Question
 from inflight.simulate.hardware import Precision, find_gpu
 from inflight.simulate.parallelism import Parallelism
 from inflight.workload.lengths import Fixed

@@ -12,6 +12,7 @@ from breadth import first_of
 from msgspec import to_builtins
 
 from inflight.metrics.slo import parse_slos
+from inflight.planning.candidate import Candidate
 from inflight.planning.demand import Demand, Traced, traffic_of
 from inflight.planning.infeasible import Infeasible
 from inflight.planning.machine import Machine
@@ -19,24 +20,16 @@ from inflight.planning.mixture import Mixed
 from inflight.planning.outlook import MORE, OF_ANSWERS, OF_ARRIVALS, Change, StrategyNeed, find_change
 from inflight.planning.plan import Plan, PlanError, _best, _no_higher_than, as_text, first_sentence, plan
 from inflight.planning.proposal import Overrides
+from inflight.planning.question import THOROUGHLY, Question
 from inflight.planning.rendering import sentence
 from inflight.planning.result import InfeasibleResult, plan_result
 from inflight.planning.runner_up import expected_trials
 from inflight.planning.search import Capacity
 from inflight.planning.sensitivity import Measurement
 from inflight.planning.simulation import Topology, Trial, try_out
-from inflight.planning.sizing import (
-    HEADROOM,
-    PLANNED_SEED,
-    POOLED,
-    THOROUGHLY,
-    Candidate,
-    Question,
-    TrialRunner,
-    candidate_for,
-    candidates,
-)
+from inflight.planning.sizing import HEADROOM, POOLED, candidate_for, candidates
 from inflight.planning.trial_cache import TrialCache
+from inflight.planning.trial_runner import PLANNED_SEED, TrialRunner
 from inflight.planning.yardstick import Yardstick
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import Sessions, TrafficClass
@@ -83,7 +76,7 @@ def found_by_search(
         "inflight.planning.sizing.measure",
         lambda runner, found, **more: replace(found, rate=searched[found.machine.name], capacity=met),
     )
-    monkeypatch.setattr("inflight.planning.sizing.ceiling", lambda found: 1000.0)
+    monkeypatch.setattr(Candidate, "ceiling", 1000.0)
     monkeypatch.setattr("inflight.planning.plan.CHEAPER_BY", 0.0)  # all are measured
     answer = plan(question, fast=True)
     assert isinstance(answer, Plan)

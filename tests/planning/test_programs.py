@@ -14,8 +14,10 @@ from inflight.planning.mixture import Mixed
 from inflight.planning.plan import Plan, as_text, plan
 from inflight.planning.programs import Span, check_programs
 from inflight.planning.proposal import Overrides
+from inflight.planning.question import Question
 from inflight.planning.result import plan_result
-from inflight.planning.sizing import Question, TrialRunner, candidate_for
+from inflight.planning.sizing import candidate_for
+from inflight.planning.trial_runner import TrialRunner
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import Sessions, TrafficClass
 from inflight.workload.lengths import Fixed

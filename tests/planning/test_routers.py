@@ -11,8 +11,8 @@ from inflight.metrics.slo import parse_slos
 from inflight.planning.demand import Traced
 from inflight.planning.outlook import RouterNeed
 from inflight.planning.plan import Plan, as_text, plan
+from inflight.planning.question import Question
 from inflight.planning.result import PlanResult, plan_result
-from inflight.planning.sizing import Question
 from inflight.workload.workload import Entry, Workload
 
 from .builders import drawn, machine

@@ -9,14 +9,16 @@ import pytest
 
 from inflight.config.scheduling import SchedulingSettings
 from inflight.metrics.slo import parse_slos
-from inflight.planning import sizing
+from inflight.planning import trial_runner
 from inflight.planning.demand import Demand, traffic_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
 from inflight.planning.mixture import Mixed
+from inflight.planning.question import Question
 from inflight.planning.simulated_blocks import LOSS, in_simulated_blocks
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Question, TrialRunner, candidate_for
+from inflight.planning.sizing import candidate_for
+from inflight.planning.trial_runner import TrialRunner
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import Sessions, TrafficClass
 from inflight.workload.lengths import Fixed, parse_lengths
@@ -50,10 +52,10 @@ def trials() -> tuple[Trial, Trial]:
     question = Question(machines=[roomy()], demand=agents(), slos=parse_slos(["ttft=5000(p95)"]))
     runner = TrialRunner(question, traffic_of(question.demand))
     candidate = replace(candidate_for(question, runner.traffic, roomy(), question.overrides), pooled=2)
-    larger = runner.run(candidate, 0.8, reads=sizing.ROUGHLY)
+    larger = runner.run(candidate, 0.8, reads=trial_runner.ROUGHLY)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sizing, "in_simulated_blocks", lambda machine, *others: machine)
-        return runner.run(candidate, 0.8, reads=sizing.ROUGHLY), larger
+        patched.setattr(trial_runner, "in_simulated_blocks", lambda machine, *others: machine)
+        return runner.run(candidate, 0.8, reads=trial_runner.ROUGHLY), larger
 
 
 def test_larger_blocks_give_the_figures_of_the_engines_own(trials: tuple[Trial, Trial]) -> None:

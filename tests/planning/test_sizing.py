@@ -11,18 +11,12 @@ from inflight.metrics.slo import parse_slos
 from inflight.planning.demand import Drawn, Traced, traffic_of
 from inflight.planning.plan import Plan, plan
 from inflight.planning.proposal import Overrides
+from inflight.planning.question import Question
 from inflight.planning.replica_workload import spread_variation
 from inflight.planning.search import Capacity
 from inflight.planning.simulation import Topology
-from inflight.planning.sizing import (
-    MAX_DECODE_STEPS,
-    MIN_READ,
-    Question,
-    TrialRunner,
-    candidate_for,
-    candidates,
-    widen,
-)
+from inflight.planning.sizing import candidate_for, candidates, widen
+from inflight.planning.trial_runner import MAX_DECODE_STEPS, MIN_READ, TrialRunner
 from inflight.workload.workload import Entry, Workload
 
 from .builders import drawn, machine, workload

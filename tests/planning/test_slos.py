@@ -9,8 +9,8 @@ import pytest
 
 from inflight.metrics.slo import Slo, SloError, parse_slos
 from inflight.planning.plan import Plan, as_text, plan
+from inflight.planning.question import Question
 from inflight.planning.result import plan_result
-from inflight.planning.sizing import Question
 from inflight.planning.slos import check_slos, undecided
 
 from .builders import drawn, machine

@@ -11,8 +11,8 @@ import pytest
 from inflight.metrics.slo import parse_slos
 from inflight.planning.outlook import SpeculationOutlook
 from inflight.planning.plan import Plan, PlanError, as_text, plan
+from inflight.planning.question import Question
 from inflight.planning.result import PlanResult, SpeculationResult, WithAndWithout, plan_result
-from inflight.planning.sizing import Question
 from inflight.simulate.drafting import SimulatedDrafts, parse_acceptance
 
 from .builders import Linear, drawn, machine

@@ -10,12 +10,15 @@ import pytest
 
 from inflight.config.scheduling import SchedulingSettings
 from inflight.metrics.slo import parse_slos
-from inflight.planning import sizing, trial_cache
+from inflight.planning import trial_cache, trial_runner
+from inflight.planning.candidate import Candidate
 from inflight.planning.demand import traffic_of
 from inflight.planning.planned_load import PlannedLoad
+from inflight.planning.question import Question
 from inflight.planning.simulation import Drafted, Topology, Trial, try_out
-from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for
+from inflight.planning.sizing import candidate_for
 from inflight.planning.trial_cache import TrialCache, default_cache
+from inflight.planning.trial_runner import TrialRunner
 
 from .builders import drawn, machine
 
@@ -30,7 +33,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         found.append(arguments)
         return run(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sizing, "try_out", counted)
+    monkeypatch.setattr(trial_runner, "try_out", counted)
     return found
 
 

@@ -13,8 +13,9 @@ from inflight.planning.demand import Traced, traffic_of
 from inflight.planning.machine import Hardware
 from inflight.planning.mixture import Mixed
 from inflight.planning.proposal import Overrides
+from inflight.planning.question import Question
 from inflight.planning.simulation import try_out
-from inflight.planning.sizing import Question, candidate_for
+from inflight.planning.sizing import candidate_for
 from inflight.planning.warnings import warnings
 from inflight.simulate.hardware import find_gpu
 from inflight.simulate.parallelism import Parallelism

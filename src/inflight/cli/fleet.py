@@ -10,7 +10,7 @@ from inflight.cli.demand import PlannedDemandOptions
 from inflight.config.setting import Bound, above_zero, at_least, check_settings, setting
 from inflight.planning.autoscaling import LoadProfile, daily_profile, profile_of_trace
 from inflight.planning.demand import Demand, Traced
-from inflight.planning.sizing import FleetQuestion
+from inflight.planning.question import FleetQuestion
 from inflight.planning.traffic import analyze_arrivals
 from inflight.workload.arrivals import Daily, parse_arrivals
 

@@ -10,8 +10,8 @@ import click
 from inflight.cli.simulated_engine import DISK_SETUP_MS, SETUP_MS
 from inflight.config.setting import SettingsError, above_zero, check_settings, option, setting
 from inflight.planning.machine import Machine
+from inflight.planning.question import LayoutQuestion
 from inflight.planning.simulation import Tiers
-from inflight.planning.sizing import LayoutQuestion
 from inflight.simulate.collectives import network_gbps
 from inflight.simulate.disagg import DisaggMode, Link
 from inflight.simulate.transfers import Folder, TransferRate

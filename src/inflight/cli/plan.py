@@ -34,8 +34,8 @@ from inflight.planning.parallelisms import Machines
 from inflight.planning.plan import Plan, as_text, first_sentence, plan
 from inflight.planning.programs import check_programs
 from inflight.planning.proposal import Overrides
+from inflight.planning.question import Question
 from inflight.planning.result import plan_result
-from inflight.planning.sizing import Question
 from inflight.planning.slos import check_slos
 from inflight.planning.trial_cache import default_cache
 from inflight.records.json_text import json_text

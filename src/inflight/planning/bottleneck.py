@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from inflight.planning.candidate import Candidate
 from inflight.planning.machine import WIDEST_STEP
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Candidate, ceiling
 from inflight.planning.steady import prompt_seconds, steady_state
 from inflight.planning.traffic import Traffic
 from inflight.simulate.engine_costs import front_end_costs
@@ -96,7 +96,7 @@ def _never_missed(candidate: Candidate) -> list[str]:
     met = candidate.capacity.met
     if met is None or not met.values:
         return []
-    return [sentence("never_missed", rate=met.rate, is_most=met.rate > NEAR_HIGHEST * ceiling(candidate))]
+    return [sentence("never_missed", rate=met.rate, is_most=met.rate > NEAR_HIGHEST * candidate.ceiling)]
 
 
 def _where_time_goes(limit: Trial, trial: Trial, shares: dict[str, float], pooled: bool) -> str:

@@ -6,9 +6,10 @@ from msgspec import Struct
 
 from inflight.metrics.slo import SHARE
 from inflight.planning.autoscaling import Autoscaling, autoscaled, start_seconds
+from inflight.planning.candidate import Candidate
 from inflight.planning.machine import Machine
+from inflight.planning.question import Question
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Candidate, Question, ceiling
 from inflight.planning.spot import Spot, on_spot
 from inflight.planning.traffic import Traffic
 from inflight.simulate.engine_costs import front_end_costs
@@ -66,7 +67,8 @@ def autoscaling_of(question: Question, best: Candidate, replicas: int) -> Autosc
     patience, allowed = _patience(question)
     rate = question.demand.rate / replicas
     front_end, price = front_end_costs(machine.engine), machine.price_per_hour
-    saturated = ceiling(best) if front_end is None else min(ceiling(best), 1 / front_end.request)
+    saturated = max(best.rate, best.proposal.steady.requests_per_s)
+    saturated = saturated if front_end is None else min(saturated, 1 / front_end.request)
     return autoscaled(fleet.profile, rate, replicas, patience, allowed, start, price, saturated=saturated)
 
 

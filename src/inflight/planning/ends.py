@@ -5,21 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from inflight.planning.candidate import Candidate
 from inflight.planning.fitted_limit import fitted_limit
 from inflight.planning.long_trials import EXHAUSTED
 from inflight.planning.search import find_capacity
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import (
-    PLANNED_SEED,
-    ROUGH,
-    ROUGHLY,
-    Candidate,
-    TrialRunner,
-    ceiling,
-    expected_share,
-    kept_rate,
-)
+from inflight.planning.sizing import expected_share, kept_rate
 from inflight.planning.steady import steady_state
+from inflight.planning.trial_runner import PLANNED_SEED, ROUGH, ROUGHLY, TrialRunner
 from inflight.simulate.steps import StepModel
 
 AT_ENDS = 6  # trials at most of a search for an end that is far from where it was expected, or without SLOs
@@ -46,7 +39,7 @@ def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel, plan
     if not runner.question.slos:
         return kept_rate(runner, find_capacity(trial, rate, ROUGH, AT_ENDS))
     faster = served(runner, candidate, model) / served(runner, candidate, usual)
-    most, reads = faster * ceiling(candidate), END_READS if runner.question.takes_long_trials else ROUGHLY
+    most, reads = faster * candidate.ceiling, END_READS if runner.question.takes_long_trials else ROUGHLY
     missed = candidate.capacity.missed
     if missed is not None and missed.is_exhausted:  # short trials hardly show that a queue grows
         most = min(most, candidate.rate * faster)

@@ -15,6 +15,7 @@ from functools import partial
 from inflight.counted import counted
 from inflight.metrics.slo import METRICS
 from inflight.planning.bottleneck import FULL
+from inflight.planning.candidate import Candidate
 from inflight.planning.engine_config import WHOLE_PROMPTS
 from inflight.planning.infeasible import Infeasible
 from inflight.planning.parallel import run_all
@@ -23,9 +24,9 @@ from inflight.planning.proposal import BUDGETS
 from inflight.planning.refinement import ENDS
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import SHARES, Trial
-from inflight.planning.sizing import Candidate, TrialRunner, ceiling
 from inflight.planning.stages import Progress, Stages, quiet
 from inflight.planning.trial_cache import TrialCache
+from inflight.planning.trial_runner import TrialRunner
 from inflight.report.page.explorer import Explored, ExploredLayout, ExploredRun
 
 LOADS = (0.04, 0.2, 0.35, 0.5, 0.62, 0.74, 0.86, 1.0)  # of the highest that is simulated
@@ -110,7 +111,7 @@ def _layouts(answer: Plan | Infeasible, fast: bool) -> Iterator[Candidate]:
 
 def _cells(answer: Plan | Infeasible, fast: bool) -> Iterator[_Cell]:
     for candidate in _layouts(answer, fast):
-        highest = max(ceiling(candidate), HIGHEST_LOAD * candidate.rate)
+        highest = max(candidate.proposal.steady.requests_per_s, HIGHEST_LOAD * candidate.rate)
         for load in LOADS:
             yield _Cell(candidate, load * highest, "")
             for end in ENDS if candidate.machine.cases and not fast else ():

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inflight.metrics.slo import Slo
-from inflight.planning.sizing import Candidate, Question
+from inflight.planning.candidate import Candidate
+from inflight.planning.question import Question
 from inflight.planning.traffic import Traffic
 
 

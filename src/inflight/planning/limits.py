@@ -6,10 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from inflight.metrics.slo import Slo
+from inflight.planning.candidate import Candidate, whole_engines
 from inflight.planning.planned_load import confirmed
 from inflight.planning.search import find_capacity
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import ROUGHLY, TOLERANCE, Candidate, TrialRunner, candidate_for, ceiling, whole_engines
+from inflight.planning.sizing import TOLERANCE, candidate_for
+from inflight.planning.trial_runner import ROUGHLY, TrialRunner
 
 LAXER = 2.0  # times the limit
 NEXT = 1.15  # times the planned rate, at which the search begins
@@ -51,7 +53,7 @@ def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) ->
     def trial(rate: float) -> Trial:
         return asking.run(candidate, rate, reads=ROUGHLY)
 
-    most = ceiling(candidate)
+    most = candidate.ceiling
     guess = max(NEXT * best.rate, min(candidate.guess, most))
     known = _relaxed(best.capacity.met, best.rate, slo, relaxed)
     capacity = find_capacity(trial, guess, TOLERANCE, _TRIALS, trickle=False, ceiling=most, known=known)

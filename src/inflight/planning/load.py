@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from inflight.planning.candidate import Candidate
 from inflight.planning.mixture import Mixed
+from inflight.planning.question import Question
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Candidate, Question
 from inflight.planning.steady import Steady, rows_at
 from inflight.planning.traffic import Traffic
 

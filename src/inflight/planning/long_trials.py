@@ -9,11 +9,14 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from inflight.planning.candidate import Candidate, whole_engines
 from inflight.planning.fitted_limit import BELOW, FittedLimit, fitted_limit
 from inflight.planning.parallel import run_ahead
+from inflight.planning.question import Question
 from inflight.planning.search import Capacity
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import PLANNED_SEED, Candidate, Question, TrialRunner, ceiling, in_order, whole_engines
+from inflight.planning.sizing import in_order
+from inflight.planning.trial_runner import PLANNED_SEED, TrialRunner
 
 LONG = 4.0  # times the usual requests of a trial
 ENOUGH = 4  # of these near the limit
@@ -50,7 +53,7 @@ def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: 
     if all(trial.is_exhausted for trial in found.trials):
         trial = runner.run(one, question.demand.rate / replicas, seed=PLANNED_SEED, reads=LONG)
         return PlannedRate(question, replace(one, missed_at=found.limit), replicas, trial)
-    rate = min(found.limit, ceiling(one))
+    rate = min(found.limit, one.ceiling)
     above = [trial if trial.is_exhausted else found.at(trial.rate) for trial in found.trials if trial.rate > rate]
     missed = min((trial for trial in above if not trial.met), key=lambda trial: trial.rate, default=one.capacity.missed)
     capacity = in_order(Capacity(found.at(rate), missed, len(found.trials)))
@@ -90,7 +93,7 @@ def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLim
         if all(trial.is_exhausted for trial in trials):
             rate /= EXHAUSTED ** (2**number)
             continue
-        limit = min(_limit(trials, rate), ceiling(one))
+        limit = min(_limit(trials, rate), one.ceiling)
         rate = max(rate / FARTHEST, min(rate * FARTHEST, limit))
         near = _near(trials, rate)
         if len(near) >= ENOUGH and not all(trial.is_exhausted for trial in near):

@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from inflight.metrics.slo import Slo
+from inflight.planning.candidate import Candidate
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.layouts import EXPECTED, MIXED, SPLITS, Layout, pool_configs, prefill_rate, splits
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import MAX_ROWS, SLACK, budgets_of
 from inflight.planning.simulation import Pools
-from inflight.planning.sizing import Candidate, TrialRunner
 from inflight.planning.steady import full_step, mixed_step
 from inflight.planning.traffic import Traffic
+from inflight.planning.trial_runner import TrialRunner
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 
 QUANTILES = (0.25, 0.5, 0.75, 0.9)  # of prompts, that stay with their decode engine

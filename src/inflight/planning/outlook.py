@@ -6,26 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from inflight.config.speculation import DraftSource
+from inflight.planning.candidate import Candidate, whole_engines
 from inflight.planning.demand import Demand, Traced
 from inflight.planning.engine_config import TOGETHER
 from inflight.planning.load import asks_for_sessions, conversations_of
 from inflight.planning.machine import Machine
 from inflight.planning.mixture import Mixed
 from inflight.planning.proposal import step_limit
+from inflight.planning.question import THOROUGHLY, Question
 from inflight.planning.search import TRICKLE, Capacity, find_capacity
 from inflight.planning.simulation import ROUTER, Drafted, Topology, Trial
-from inflight.planning.sizing import (
-    AFFINE,
-    ROUGH,
-    ROUGHLY,
-    THOROUGHLY,
-    Candidate,
-    Question,
-    TrialRunner,
-    candidate_for,
-    measure,
-    whole_engines,
-)
+from inflight.planning.sizing import candidate_for, measure
+from inflight.planning.trial_runner import AFFINE, ROUGH, ROUGHLY, TrialRunner
 from inflight.planning.yardstick import Yardstick, beside
 from inflight.simulate.drafting import SimulatedDrafts
 

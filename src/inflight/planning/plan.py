@@ -10,6 +10,7 @@ from inflight.metrics.confidence import min_samples
 from inflight.planning import outlook, sizing
 from inflight.planning.autoscaling import Autoscaling
 from inflight.planning.bottleneck import Bottleneck, bottleneck
+from inflight.planning.candidate import Candidate
 from inflight.planning.costs import Cost, autoscaling_of, cost_of, spot_of
 from inflight.planning.energy import Energy, energy_of
 from inflight.planning.engine_config import EngineConfig
@@ -22,6 +23,7 @@ from inflight.planning.long_trials import by_long_trials
 from inflight.planning.misfit import does_not_fit, unfit_comparison
 from inflight.planning.mixture import Mixed
 from inflight.planning.planned_load import PlannedLoad, planned_replicas
+from inflight.planning.question import THOROUGHLY, Question
 from inflight.planning.ranking import RankedPlan, rank, ranked, ranked_on
 from inflight.planning.refinement import PlanError, Refined, refine
 from inflight.planning.rendering import milliseconds, render, sentence
@@ -30,11 +32,11 @@ from inflight.planning.sensitivity import Measurement
 from inflight.planning.separation import SeparateClass
 from inflight.planning.simulated_blocks import in_simulated_blocks
 from inflight.planning.simulation import ROUTER, Trial, percentile_spans
-from inflight.planning.sizing import Candidate, Question, TrialRunner
 from inflight.planning.spot import Spot
 from inflight.planning.stages import Progress, Stages, quiet
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_cache import TrialCache
+from inflight.planning.trial_runner import TrialRunner
 from inflight.planning.warnings import warnings
 
 CHEAPER_BY = 1.1  # times as cheap that another machine must be to be preferred to the one that looked best
@@ -349,7 +351,7 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
             stages.skip(_search_of(candidate))  # enough were measured, or not even one of these replicas is cheaper
             continue
         worth = CHEAPER_BY * candidate.machine.gpus * demand.rate / gpus
-        if worth >= sizing.ceiling(candidate):  # no trial could make it cheaper
+        if worth >= candidate.ceiling:  # no trial could make it cheaper
             stages.skip(_search_of(candidate))
             measured.append(candidate)
             continue
@@ -362,7 +364,7 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
 
 def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fast: bool, workers: int) -> Plan:
     """Return the first answer: the planned load was simulated, and nothing beside it. fast: not until it decides."""
-    reads = 1.0 if fast or runner.question.takes_long_trials else sizing.THOROUGHLY
+    reads = 1.0 if fast or runner.question.takes_long_trials else THOROUGHLY
     load = PlannedLoad(runner, reads, decides=not fast, workers=workers)
     return _answer_of(runner, *planned_replicas(load, best), others)
 

@@ -7,20 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from inflight.planning.candidate import Candidate
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.fitted_limit import fitted_limit
 from inflight.planning.load import balanced_load, conversations_of
 from inflight.planning.parallel import run_ahead
+from inflight.planning.question import THOROUGHLY, Question
 from inflight.planning.simulation import Topology, Trial
-from inflight.planning.sizing import (
-    HARDER_BY,
-    PLANNED_SEED,
-    THOROUGHLY,
-    Candidate,
-    Question,
-    TrialRunner,
-    with_fewer_rows,
-)
+from inflight.planning.sizing import HARDER_BY, with_fewer_rows
+from inflight.planning.trial_runner import PLANNED_SEED, TrialRunner
 
 HARDER = 4  # times that replicas are added for a harder seed
 LOWER = 10  # times that so many GPUs get fewer requests: a low lane may fall behind far below what a short trial shows

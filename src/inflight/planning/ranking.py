@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
+from inflight.planning.candidate import Candidate
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.layouts import DISAGGREGATED, MIN_GAIN, MIXED, LayoutNeed
-from inflight.planning.sizing import Candidate, Question
+from inflight.planning.question import Question
 
 
 class RankedPlan(Struct, frozen=True):

@@ -10,6 +10,7 @@ from typing import Any
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.metrics.slo import Slo
 from inflight.planning import outlook
+from inflight.planning.candidate import Candidate, whole_engines
 from inflight.planning.ends import rate_under
 from inflight.planning.layouts import LayoutOutlook, best_need, confirmed_need, layout_needs
 from inflight.planning.limits import LimitCost, limit_cost
@@ -18,13 +19,14 @@ from inflight.planning.mixed_fleets import mixed_fleets
 from inflight.planning.outlook import ROUTERS
 from inflight.planning.parallel import run_all
 from inflight.planning.planned_load import confirmed
+from inflight.planning.question import Question
 from inflight.planning.rendering import sentence
 from inflight.planning.runner_up import Rivals, runner_up
 from inflight.planning.sensitivity import Measurement, measurements
 from inflight.planning.separation import SeparateClass, class_names, separate_class
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Candidate, Question, TrialRunner, whole_engines
 from inflight.planning.stages import Progress, Stages
+from inflight.planning.trial_runner import TrialRunner
 from inflight.planning.yardstick import Yardstick, beside
 
 ENDS = ("slow", "fast")  # as `Machine.cases`

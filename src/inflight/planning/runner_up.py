@@ -9,12 +9,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
+from inflight.planning.candidate import Candidate
 from inflight.planning.load import rate_follows
 from inflight.planning.outlook import strategy_need
 from inflight.planning.parallel import running_beside
 from inflight.planning.planned_load import confirmed
+from inflight.planning.question import Question
 from inflight.planning.ranking import rank
-from inflight.planning.sizing import HEADROOM, Candidate, Question, TrialRunner, measure
+from inflight.planning.sizing import HEADROOM, measure
+from inflight.planning.trial_runner import TrialRunner
 
 RIVAL_MACHINES = 2  # that are tried
 MAX_RIVAL_GPUS = 2.0  # times the plan's GPUs: beyond, another layout on the same machine is tried, too

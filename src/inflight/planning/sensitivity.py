@@ -12,10 +12,11 @@ import math
 
 from msgspec import Struct
 
+from inflight.planning.candidate import Candidate, whole_engines
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import Candidate, TrialRunner, whole_engines
 from inflight.planning.steady import mixed_step
 from inflight.planning.traffic import Traffic
+from inflight.planning.trial_runner import TrialRunner
 from inflight.simulate.roofline import Roofline
 from inflight.simulate.steps import StepModel
 

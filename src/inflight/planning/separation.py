@@ -6,8 +6,11 @@ from dataclasses import replace
 
 from msgspec import Struct
 
+from inflight.planning.candidate import Candidate
 from inflight.planning.mixture import Mixed
-from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, measure
+from inflight.planning.question import Question
+from inflight.planning.sizing import candidate_for, measure
+from inflight.planning.trial_runner import TrialRunner
 
 
 class SeparateClass(Struct, frozen=True):

@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from inflight.metrics.confidence import min_samples
+from inflight.planning.candidate import Candidate
 from inflight.planning.demand import Demand, Traced
 from inflight.planning.engine_config import TOGETHER
 from inflight.planning.machine import DEFAULT_ROWS, WIDEST_STEP, Machine
 from inflight.planning.memory import max_concurrent_sequences
 from inflight.planning.mixture import Mixed
 from inflight.planning.proposal import rows_in_memory
+from inflight.planning.question import Question
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import HEADROOM, Candidate, Question
+from inflight.planning.sizing import HEADROOM
 from inflight.planning.steady import prompt_seconds
 from inflight.planning.traffic import Traffic
 from inflight.simulate.engine_costs import engine_costs, front_end_costs

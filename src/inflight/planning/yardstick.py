@@ -9,10 +9,12 @@ from itertools import accumulate
 from operator import mul
 
 from inflight.metrics.slo import Slo
+from inflight.planning.candidate import Candidate
 from inflight.planning.demand import Demand
 from inflight.planning.load import asks_for_sessions, balanced_load
+from inflight.planning.question import Question
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import PLANNED_SEED, Candidate, Question, TrialRunner
+from inflight.planning.trial_runner import PLANNED_SEED, TrialRunner
 from inflight.simulate.steps import StepModel
 
 
