@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks.published.comparison import details, groups, summary
 from benchmarks.published.measurements import Figures, Measurement, read_measurements
 from benchmarks.published.prediction import Prediction, simulated, with_interval
-from benchmarks.published.rival import ask_rival, read_rival
+from benchmarks.published.rival import Rival, ask_rival, read_rival
 from benchmarks.published.verdict import verdict
 from benchmarks.results import write_section
 
@@ -36,6 +36,28 @@ def predicted(measurements: Sequence[Measurement], seconds: float, processes: in
     return {one.name: with_interval(one, found[one.name]) for one in ordered if one.name in found}
 
 
+def page(measurements: Sequence[Measurement], ours: Mapping[str, Prediction], rival: Rival) -> str:
+    """Return the section: errors, sentences on them, and every run."""
+    believed = [one for one in measurements if not one.doubt]
+    held_out = sum(one.held_out for one in believed)
+    about = (
+        f"{len(believed)} runs of {len({one.source for one in believed})} sources, {held_out} of them held out: "
+        "nothing was fitted on any run of their sources, which a hash of the source's name chose. "
+        "Errors are |predicted / published - 1|. The interval is meant to hold 80 % of the runs; its ends come from "
+        "fits without the source. The form of the model follows timed kernels, the engines' own rules and the fitted "
+        "half; an earlier form had stood beside all runs, so that where held-out ones were far off was known. "
+        "Where the same model on the same GPU and engine is in a fitted source, too, it is in a group of its own. "
+        "SGLang's runs are simulated with a strategy that this program alone has, of steps of prompts or of decodes, "
+        "never both, and with `--kv-allocation reserve-request`, as TensorRT-LLM's are; `plan --engine sglang` has the "
+        "strategies and the admission of inflight, so that these errors and intervals are not those of such a plan. "
+    )
+    if len(ours) < len(measurements):
+        about += f"{len(ours)} of {len(measurements)} runs were simulated, the shortest first. "
+    about += f"\n\n{verdict(measurements, ours, rival)}"
+    tables = f"{summary(measurements, ours, rival.figures)}\n\n{groups(measurements, ours)}"
+    return f"{about}\n\n{tables}\n\n{details(measurements, ours, rival)}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
@@ -49,24 +71,7 @@ def main() -> None:
     chosen = [one for one in read_measurements() if arguments.only in f"{one.source} {one.name}"]
     rival = read_rival() if arguments.aisimulate is None else ask_rival(arguments.aisimulate, chosen)
     ours = predicted(chosen, arguments.seconds, arguments.processes)
-    believed = [one for one in chosen if not one.doubt]
-    held_out = sum(one.held_out for one in believed)
-    about = (
-        f"{len(believed)} runs of {len({one.source for one in believed})} sources, {held_out} of them held out: "
-        "nothing was fitted on any run of their sources, which a hash of the source's name chose. "
-        "Errors are |predicted / published - 1|. The interval is meant to hold 80 % of the runs; its ends come from "
-        "fits without the source. The form of the model follows timed kernels, the engines' own rules and the fitted "
-        "half; an earlier form had stood beside all runs, so that where held-out ones were far off was known. "
-        "Where the same model on the same GPU and engine is in a fitted source, too, it is in a group of its own. "
-        "SGLang's runs are simulated with a strategy that this program alone has, of steps of prompts or of decodes, "
-        "never both, and with `--kv-allocation reserve-request`, as TensorRT-LLM's are; `plan --engine sglang` has the "
-        "strategies and the admission of inflight, so that these errors and intervals are not those of such a plan. "
-    )
-    if len(ours) < len(chosen):
-        about += f"{len(ours)} of {len(chosen)} runs were simulated, the shortest first. "
-    about += f"\n\n{verdict(chosen, ours, rival)}"
-    tables = f"{summary(chosen, ours, rival.figures)}\n\n{groups(chosen, ours)}"
-    body = f"{about}\n\n{tables}\n\n{details(chosen, ours, rival)}"
+    body = page(chosen, ours, rival)
     print(body)
     if arguments.write:
         limit = "" if math.isinf(arguments.seconds) else f" --seconds {arguments.seconds:g}"

@@ -230,7 +230,7 @@ def test_ends_of_latencies_and_of_attainment_are_of_the_same_requests(capsys: py
     )
     result = json.loads(out)
     slow, usual, fast = result["uncertain"]["slow"], result["summary"], result["uncertain"]["fast"]
-    assert 1.5 < slow["tpot"]["p50"] / usual["tpot"]["p50"] < 1.75, "1.6 in published runs"
+    assert 1.4 < slow["tpot"]["p50"] / usual["tpot"]["p50"] < 1.6, "1.5 in published runs"
     assert slow["tpot"]["p50"] > 0.08 > usual["tpot"]["p50"]
     assert slow["attainment"] < 0.5 < usual["attainment"] == fast["attainment"] == 1
     expected = slow["ttft"]["mean"] + 39 * slow["tpot"]["mean"]
