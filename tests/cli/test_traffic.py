@@ -45,7 +45,10 @@ def test_vectors_have_no_tokens_in_traces_and_classes(tmp_path: Path, capsys: py
     trace, classes = tmp_path / "trace.csv", tmp_path / "classes.toml"
     trace.write_text("timestamp,input_length,output_length\n0,100,50\n1,200,250\n", encoding="utf-8")
     classes.write_text("[classes.a]\nshare = 1\ninput = 200\noutput = 30\nmax_tokens = 90\n", encoding="utf-8")
-    recorded = demand_of(DemandOptions(trace=trace, seed=3), 1000, is_pooled=True)
+    of_trace = DemandOptions(trace=trace, output_tokens="0", seed=3)
+    recorded = demand_of(of_trace, 1000, is_pooled=True)
+    with pytest.raises(click.UsageError, match="leave --output-tokens out"):
+        demand_of(of_trace, 1000)
     assert isinstance(recorded, Traced) and {one.output_tokens for one in recorded.trace.entries} == {1}
     assert recorded.busiest_seed == 3
     assert "Recorded answers were left out" in recorded.trace.notes[-1]

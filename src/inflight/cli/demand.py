@@ -126,7 +126,7 @@ def demand_of(
     Raises:
         click.UsageError: Options do not go together.
     """
-    _check(asked)
+    _check(asked, is_pooled)
     coming = _arrivals(asked)
     if asked.trace is not None:
         recorded = load(asked.trace).workload(asked.trace.name)
@@ -176,8 +176,9 @@ def _arrivals(asked: DemandOptions) -> Arrivals | None:
     return arrivals_of(asked.rate, asked.arrivals)
 
 
-def _check(asked: DemandOptions) -> None:
-    """Raise click.UsageError for options that do not go together."""
+def _check(asked: DemandOptions, is_pooled: bool) -> None:
+    """Raise click.UsageError for options that do not go together. is_pooled: whether answers are vectors, as
+    `--output-tokens 0` may say of a trace and of classes, too."""
     stated = "arrivals" if asked.rate is None else "rate"
     loads = [name for name in (stated, "sessions", "gpus") if getattr(asked, name) is not None]
     if len(loads) > 1:
@@ -189,7 +190,8 @@ def _check(asked: DemandOptions) -> None:
         if getattr(asked, source) is None:
             continue
         for name in (*_LENGTHS, *_OF_PROMPTS, "sessions"):
-            if getattr(asked, name) is not None:
+            says_vectors = is_pooled and name == "output_tokens" and asked.output_tokens == "0"
+            if getattr(asked, name) is not None and not says_vectors:
                 what = "has the lengths of requests" if name in _LENGTHS else f"has no place for {option(name)}"
                 raise click.UsageError(f"--{source} {what}; leave {option(name)} out.")
     if asked.turns is None:
