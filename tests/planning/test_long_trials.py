@@ -24,7 +24,7 @@ from .builders import drawn, machine
 
 TTFT = Slo("ttft", 5.0)
 LIMIT = 2.0  # requests/s, at which a made-up trial just meets the SLO
-EMPTY = Trial(0.0, 1, summarize([], Window(0.0, 1.0)), {}, {"ttft": (0.2, 0.6, 0.9)}, Spent(0.0, 0.0, {}), 0, {})
+EMPTY = Trial(0.0, 1, summarize([], Window(0.0, 1.0)), {}, {"ttft": (0.2, 0.6, 0.9)}, Spent(20.0, 0.1, {}), 0, {})
 
 
 class MadeUp(TrialRunner):
@@ -34,9 +34,11 @@ class MadeUp(TrialRunner):
         super().__init__(question, traffic_of(question.demand))
         self.exhausted_at, self.limit = exhausted_at, limit
         self.asked: list[tuple[float, int, dict[str, Any]]] = []
+        self.slots = set[int]()
 
     def run(self, candidate: Candidate, rate: float, **more: Any) -> Trial:
         self.asked.append((rate, candidate.pooled, more))
+        self.slots.add(candidate.config.max_num_seqs)
         slower = 1.0 if more.get("model") is None else 1.2
         ttft = TTFT.limit * (slower * rate / self.limit) ** 2
         return replace(
@@ -110,7 +112,17 @@ def test_an_end_is_where_trials_with_its_steps_meet_the_slo(limit: float) -> Non
     assert rate_under(runner, one, one.machine.cases[0], planned) == pytest.approx(limit / 1.2, rel=0.25)
 
 
-def test_no_end_is_a_rate_at_which_the_queue_grew() -> None:
+def test_an_end_is_hardly_above_the_rate_from_which_the_queue_grows() -> None:
     runner = MadeUp(asked(40.0), exhausted_at=1.0)
     one = chosen(runner, LIMIT)
-    assert 0 < rate_under(runner, one, one.machine.cases[0], runner.run(one, 0.9)) < 1.0 / 1.2
+    assert 0 < rate_under(runner, one, one.machine.cases[0], runner.run(one, 0.9)) < 1.02 / 1.2
+
+
+def test_request_slots_follow_from_the_long_trials() -> None:
+    """Those of short trials at lower rates would let a burst wait at the planned rate."""
+    runner = MadeUp(asked(40.0))
+    one = chosen(runner, 1.9)
+    few = replace(one, config=replace(one.config, max_num_seqs=8))
+    found = long_trials.by_long_trials(runner, few, 22, 1)
+    assert found is not None and one.proposal.config.max_num_seqs in runner.slots and 8 not in runner.slots
+    assert 3 * 20 <= found.chosen.config.max_num_seqs <= 3 * 20 + 16

@@ -516,7 +516,7 @@ def test_every_stage_is_reported_and_the_first_answer_is_refined() -> None:
     assert stages[2].startswith("3 of 3: trials several times as long near its rate")
     assert stages[-1].startswith("10 of 10: ") and any("what if: 20 % more requests" in one for one in stages)
     assert isinstance(found, Plan) and not first[0].changes
-    assert (first[0].replicas, first[0].config) == (found.replicas, found.config)
+    assert first[0].replicas == found.replicas
     assert found.trial.summary.requests > first[0].trial.summary.requests
     assert first_sentence(first[0]).startswith("First answer: 1 replica of box, TTFT p99 ")
 

@@ -16,6 +16,7 @@ from inflight.planning.trial_runner import PLANNED_SEED, ROUGH, ROUGHLY, TrialRu
 from inflight.simulate.steps import StepModel
 
 AT_ENDS = 6  # trials at most of a search for an end that is far from where it was expected, or without SLOs
+TRIALS = 4  # at most, near an end
 END_READS = 2.0  # times the usual requests of these
 NEAR_END = 1.15  # factor between the rate of one of these and the end that follows from it: beyond, one more follows
 
@@ -45,7 +46,7 @@ def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel, plan
         most = min(most, candidate.rate * faster)
     values = {slo: value / faster for slo, value in planned.values.items()}
     trials, far = [replace(planned, rate=planned.rate * faster, values=values)], 0
-    for number in range(3):
+    for number in range(TRIALS):
         found = trial(rate, seed=PLANNED_SEED + number, reads=reads)
         trials.append(found)
         limit = min(fitted_limit(trials).limit, most)

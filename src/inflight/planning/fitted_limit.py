@@ -81,18 +81,20 @@ def _scaled(
 
 
 def fitted_limit(trials: Sequence[Trial]) -> FittedLimit:
-    """Fit trials at rates near the limit. Where all are saturated, the limit is below all."""
+    """Fit trials at rates near the limit, which is below each rate at which the queue grew: halfway to the highest that
+    was served, or just below where that is near, or none was."""
     served = [one for one in trials if not one.is_exhausted]
     lines: dict[Slo, Line] = {}
     for slo in trials[0].values:
         points = [(math.log(one.rate), math.log(one.values[slo])) for one in served if 0 < one.values[slo] < math.inf]
         if points:
             lines[slo] = _line(points, math.log(slo.limit))
-    above = [BELOW * one.rate for one in trials if one.is_exhausted]
-    limit = min(
-        [JUST * line.rate(slo.limit) for slo, line in lines.items()] + above, default=max(one.rate for one in trials)
-    )
-    return FittedLimit(trials, limit, lines)
+    limits = [JUST * line.rate(slo.limit) for slo, line in lines.items()]
+    if len(served) < len(trials):
+        grew = min(one.rate for one in trials if one.is_exhausted)
+        highest = max((one.rate for one in served if one.rate < grew), default=grew)
+        limits.append(min(BELOW * grew, math.sqrt(highest * grew)))
+    return FittedLimit(trials, min(limits, default=max(one.rate for one in trials)), lines)
 
 
 def _line(points: Sequence[tuple[float, float]], limit: float) -> Line:

@@ -10,12 +10,12 @@ from functools import partial
 from typing import NamedTuple
 
 from inflight.planning.candidate import Candidate, whole_engines
-from inflight.planning.fitted_limit import BELOW, FittedLimit, fitted_limit
+from inflight.planning.fitted_limit import FittedLimit, fitted_limit
 from inflight.planning.parallel import run_ahead
 from inflight.planning.question import Question
 from inflight.planning.search import Capacity
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import in_order
+from inflight.planning.sizing import in_order, with_fewer_rows
 from inflight.planning.trial_runner import PLANNED_SEED, TrialRunner
 
 LONG = 4.0  # times the usual requests of a trial
@@ -49,6 +49,8 @@ def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: 
     question = runner.question
     if not (question.takes_long_trials and one.rate):
         return None
+    # Short trials found fewer slots enough, at lower rates.
+    one = replace(one, config=replace(one.config, max_num_seqs=one.proposal.config.max_num_seqs))
     found = _long_trials(runner, one, workers)
     if all(trial.is_exhausted for trial in found.trials):
         trial = runner.run(one, question.demand.rate / replicas, seed=PLANNED_SEED, reads=LONG)
@@ -57,7 +59,9 @@ def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: 
     above = [trial if trial.is_exhausted else found.at(trial.rate) for trial in found.trials if trial.rate > rate]
     missed = min((trial for trial in above if not trial.met), key=lambda trial: trial.rate, default=one.capacity.missed)
     capacity = in_order(Capacity(found.at(rate), missed, len(found.trials)))
-    chosen = replace(one, rate=rate, missed_at=None, capacity=capacity)
+    peak = max(trial.peak_rows for trial in found.trials if not trial.is_exhausted)  # fewer would change the trials
+    config = with_fewer_rows(one, runner.traffic, found.at(rate), question.overrides, at_least=peak)
+    chosen = replace(one, config=config, rate=rate, missed_at=None, capacity=capacity)
     if question.gpus is not None:
         served = replace(question, demand=replace(question.demand, rate=rate * replicas))
         return PlannedRate(served, chosen, replicas, found.at(rate))
@@ -80,7 +84,8 @@ def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLim
     """Run long trials, each with requests of its own, below and above the limit that those before it say, until enough
     of them are near it."""
     trials: list[Trial] = []
-    rate = one.rate
+    says_more = one.capacity.has_both and one.missed_at is None
+    rate = max(one.rate, one.capacity.limit) if says_more else one.rate
     for number in range(ROUNDS):
         factor = RATE_FACTORS[min(number, len(RATE_FACTORS) - 1)]
         jobs = [
@@ -93,7 +98,7 @@ def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLim
         if all(trial.is_exhausted for trial in trials):
             rate /= EXHAUSTED ** (2**number)
             continue
-        limit = min(_limit(trials, rate), one.ceiling)
+        limit = min(fitted_limit(_near(trials, rate)).limit, one.ceiling)
         rate = max(rate / FARTHEST, min(rate * FARTHEST, limit))
         near = _near(trials, rate)
         if len(near) >= ENOUGH and not all(trial.is_exhausted for trial in near):
@@ -101,15 +106,8 @@ def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLim
     return fitted_limit(_near(trials, rate) or trials)
 
 
-def _limit(trials: Sequence[Trial], rate: float) -> float:
-    """Return the limit that the trials near a rate say; where lines through latencies go beyond a rate at which the
-    queue grew, a rate between that and the highest which was served."""
-    served = max(one.rate for one in trials if not one.is_exhausted)
-    found, above = fitted_limit(_near(trials, rate)), [one.rate for one in trials if one.is_exhausted]
-    if above and found.limit >= BELOW * min(above):
-        return math.sqrt(served * min(above))
-    return found.limit
-
-
 def _near(trials: Sequence[Trial], rate: float) -> list[Trial]:
-    return [one for one in trials if max(one.rate / rate, rate / one.rate) <= NEAR]
+    """Return the trials near a rate, and the two between which the queue begins to grow."""
+    grew = min((one.rate for one in trials if one.is_exhausted), default=math.inf)
+    highest = max((one.rate for one in trials if one.rate < grew and math.isfinite(grew)), default=math.inf)
+    return [one for one in trials if max(one.rate / rate, rate / one.rate) <= NEAR or one.rate in (grew, highest)]

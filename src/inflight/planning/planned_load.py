@@ -170,8 +170,7 @@ def confirmed(runner: TrialRunner, found: Candidate, *, worth: float = 0.0) -> C
         The candidate; with the rate 0 where it keeps the SLOs at none that was tried.
     """
     question, capacity = runner.question, found.capacity
-    says_more = question.slos and capacity.met is not None and capacity.missed is not None
-    rate = max(found.rate, capacity.limit) if says_more else found.rate
+    rate = max(found.rate, capacity.limit) if question.slos and capacity.has_both else found.rate
 
     def at(rate: float) -> Candidate:
         return replace(found, rate=rate)

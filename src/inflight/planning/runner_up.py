@@ -45,10 +45,14 @@ def runner_up(runner: TrialRunner, best: Candidate, rivals: Rivals) -> Candidate
     for rival in _in_order(rivals.measured, runner.question):
         if (kept := _kept(runner, rival)) is not None:
             return kept
-    demand, found = runner.question.demand, _kept(runner, _on_another_machine(runner, rivals.untried))
-    if found is not None and found.gpus(demand) <= MAX_RIVAL_GPUS * best.gpus(demand):
-        return found
-    usable = [one for one in (found, _kept(runner, _in_another_layout(runner, best))) if one is not None]
+    demand, other = runner.question.demand, _on_another_machine(runner, rivals.untried)
+    is_near = other is not None and other.gpus(demand) <= MAX_RIVAL_GPUS * best.gpus(demand)
+    if is_near and (kept := _kept(runner, other)):
+        return kept
+    layout = _kept(runner, _in_another_layout(runner, best))
+    if layout is not None and other is not None and layout.gpus(demand) <= other.gpus(demand):
+        return layout
+    usable = [one for one in (layout, _kept(runner, other)) if one is not None]
     return min(usable, key=lambda one: one.gpus(demand), default=None)
 
 

@@ -36,6 +36,11 @@ class Capacity:
     stopped: bool = False
 
     @property
+    def has_both(self) -> bool:
+        """Whether the highest rate is between two that were tried."""
+        return self.met is not None and self.missed is not None
+
+    @property
     def limit(self) -> float:
         """Return the requests/s at which the SLOs are just met: between both, or beyond the one that there is; 0 where
         there is none."""

@@ -130,12 +130,14 @@ def widen(runner: TrialRunner, candidate: Candidate) -> Candidate:
     return candidate
 
 
-def with_fewer_rows(candidate: Candidate, traffic: Traffic, trial: Trial, overrides: Overrides) -> EngineConfig:
+def with_fewer_rows(
+    candidate: Candidate, traffic: Traffic, trial: Trial, overrides: Overrides, at_least: int = 0
+) -> EngineConfig:
     """Return the settings with as many request slots as the trial needed, where the closed form guessed more."""
     config = candidate.config
     if overrides.max_num_seqs is not None or config.strategy in TOGETHER:
         return config
-    needed = max(8, 8 * math.ceil((3 * trial.spent.rows + 8) / 8))
+    needed = max(8, 8 * math.ceil((3 * trial.spent.rows + 8) / 8), at_least)
     if needed >= config.max_num_seqs:
         return config
     reason = sentence("why_fewer_rows", running=trial.spent.rows, kv_rows=rows_in_memory(candidate.machine, traffic))
