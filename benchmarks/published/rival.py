@@ -148,7 +148,8 @@ def _quantization(measurement: Measurement, moe: bool) -> dict[str, str]:
 
     TensorRT-LLM's checkpoints in fp8 have one scale a tensor, fixed beforehand, but DeepSeek's own, which have one a
     block, as Qwen3's have under other engines. In mxfp4 it takes experts of 16-bit activations by itself, also on
-    Blackwell, where it has those of eight for TensorRT-LLM and SGLang, and tells its own search to take them.
+    Blackwell, where it has those of eight for TensorRT-LLM and SGLang, and tells its own search to take them. Prompts'
+    attention is in bf16 where the cache is, and in TensorRT-LLM's latent attention, of which it has no timings in fp8.
     """
     weights, engine, model = measurement.weights, measurement.engine.name, measurement.model
     found = {"kvcache_quant_mode": "fp8" if measurement.kv == "fp8" else "bfloat16"}
@@ -163,8 +164,10 @@ def _quantization(measurement: Measurement, moe: bool) -> dict[str, str]:
     if weights == "mxfp4" and engine != "vllm" and measurement.gpu.computes("mxfp4"):
         found["moe_quant_mode"] = "w4a8_mxfp4_mxfp8"
     latent = any(isinstance(layer.mixer, LatentAttention) for layer in measurement.spec.layers)
-    if weights in ("fp8", "nvfp4") and measurement.kv == "fp8" and engine == "tensorrt-llm" and not latent:
-        found["fmha_quant_mode"] = "fp8"
+    if measurement.kv != "fp8":
+        found["fmha_quant_mode"] = "bfloat16"
+    elif engine == "tensorrt-llm":
+        found["fmha_quant_mode"] = "fp8" if weights in ("fp8", "nvfp4") and not latent else "bfloat16"
     return found
 
 

@@ -90,9 +90,12 @@ def _asked(measurements: Sequence[Measurement], rival: Rival) -> str:
         return ""
     names = {one.name for one in measurements}
     answered, refused = len(names & set(rival.figures)), len(names & set(rival.refused))
+    asked = answered + refused
+    missing = "" if asked == len(names) else f" {len(names) - asked} runs it was not asked for: their cells are blank."
+    said = f"of {asked} runs it answers {answered} and refuses {refused}"
     return (
-        f"AISimulate is {rival.version} (asked {rival.date}), asked for {answered + refused} of {len(names)} runs: it "
-        f"answers {answered} and refuses {refused}, and where its cell is blank it was not asked."
+        f"AISimulate is {rival.version} (asked {rival.date}): {said}, most often for a GPU, a family or timings that "
+        f"it lacks.{missing}"
     )
 
 
