@@ -19,7 +19,7 @@ from inflight.planning.sizing import in_order, with_fewer_rows
 from inflight.planning.trial_runner import PLANNED_SEED, TrialRunner
 
 LONG = 4.0  # times the usual requests of a trial
-ENOUGH = 4  # of these near the limit
+ENOUGH = 3  # of these near the limit
 ROUNDS = 4  # at most, of two
 RATE_FACTORS = (1.04, 1.02)  # between the limit, as known before, and their rates: in the first round, and later
 EXHAUSTED = 1.1  # factor to a lower rate where in no trial so far all requests were served in time, squared each time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from inflight.core.strategies.registry import STRATEGIES
@@ -94,12 +94,11 @@ def refine(
         progress: Called when a job ends.
         seconds_per_trial: Of a usual trial so far; None: not known.
     """
-    yardstick = Yardstick.of(planned, beside(runner, best, runner.question.demand.rate / replicas))
-    made = _jobs(runner, best, replicas, planned, yardstick, rivals, strategies)
+    made = _jobs(runner, best, replicas, planned, rivals, strategies)
     stages = Stages(made.work, progress, at_once=workers, seconds_per_trial=seconds_per_trial)
-    longest_first = sorted(made.jobs, key=lambda name: -made.work[name])
+    longest_first = sorted(made.jobs, key=lambda name: (name != _YARDSTICK, -made.work[name]))
     found = run_all({name: made.jobs[name] for name in longest_first}, workers, partial(stages.end, reports=True))
-    at_ends = [yardstick.read(found[_at_end(end)]) for end in ENDS if _at_end(end) in found]
+    at_ends = [found[_YARDSTICK].read(found[_at_end(end)]) for end in ENDS if _at_end(end) in found]
     slow, fast = (found.get(_rate_at(end), best.rate) for end in ENDS)
     low, high = _interval(runner, best, replicas, at_ends, slow, fast)
     rates = _slowest(slow, best, runner.question, high), max(fast, best.rate)
@@ -121,7 +120,7 @@ def refine(
 
 
 _SPECULATION, _LAYOUTS = "speculation at the planned load", "layouts"
-_RUNNER_UP = "the next plan"
+_RUNNER_UP, _YARDSTICK = "the next plan", "the planned load in a short trial"
 
 
 def _at_end(end: str) -> str:
@@ -153,12 +152,14 @@ def _jobs(
     best: Candidate,
     replicas: int,
     planned: Trial,
-    yardstick: Yardstick,
     rivals: Rivals,
     strategies: bool,
 ) -> _Jobs:
     question, jobs = runner.question, _Jobs()
     share = question.demand.rate / replicas
+    # Jobs in other processes read its trial from the cache, where it is stored by then, or run it again.
+    yardstick = cache(lambda: Yardstick.of(planned, beside(runner, best, share)))
+    jobs.add(_YARDSTICK, LOAD, yardstick)
     for end, model in zip(ENDS, best.machine.cases, strict=False):
         jobs.add(_at_end(end), LOAD, beside, runner, best, share, model=model)
         jobs.add(_rate_at(end), END, rate_under, runner, best, model, planned)
