@@ -73,6 +73,8 @@ def main() -> None:
     ours = predicted(chosen, arguments.seconds, arguments.processes)
     body = page(chosen, ours, rival)
     print(body)
+    if arguments.write and arguments.only:
+        parser.error("--write puts all runs on the page; leave --only out.")
     if arguments.write:
         limit = "" if math.isinf(arguments.seconds) else f" --seconds {arguments.seconds:g}"
         write_section("published", "Predicted beside published", f"python -m benchmarks.published{limit} --write", body)

@@ -148,7 +148,7 @@ def _quantization(measurement: Measurement, moe: bool) -> dict[str, str]:
 
     TensorRT-LLM's checkpoints in fp8 have one scale a tensor, fixed beforehand, but DeepSeek's own, which have one a
     block, as Qwen3's have under other engines. In mxfp4 it takes experts of 16-bit activations by itself, also on
-    Blackwell, where it has those of eight for TensorRT-LLM and SGLang, and tells its own search to take them. Prompts'
+    Blackwell, where it has those of eight for TensorRT-LLM and SGLang, and sets its own search to take them. Prompts'
     attention is in bf16 where the cache is, and in TensorRT-LLM's latent attention, of which it has no timings in fp8.
     """
     weights, engine, model = measurement.weights, measurement.engine.name, measurement.model

@@ -78,7 +78,7 @@ def _beside_rival(held_out: Sequence[Measurement], ours: Mapping[str, Prediction
             mine, other = getattr(own, name), getattr(theirs, name)
             if mine > other:
                 behind.append(f"{name} of {TITLES[figure]} ({other:.1%}, ours {mine:.1%})")
-    if not rival.version:
+    if not rival.version or not shared:
         return ""
     if not behind:
         return "On the held-out runs that both predict, no median and no p90 of AISimulate's is nearer."
@@ -104,4 +104,5 @@ def _errors(measurements: Iterable[Measurement], ours: Mapping[str, Prediction],
 
 
 def _listed(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+    mark = "; " if any("," in one for one in parts) else ", "
+    return " and ".join(filter(None, [mark.join(parts[:-1]), parts[-1]]))

@@ -10,15 +10,20 @@ from msgspec import to_builtins
 from inflight.core.types.features import Features
 from inflight.models.known import known_model
 from inflight.planning.demand import Drawn, traffic_of
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Hardware, Machine
 from inflight.planning.parallelisms import machines_for
 from inflight.planning.plan import Plan, as_text, plan
 from inflight.planning.proposal import Overrides, budgets_of, propose
 from inflight.planning.question import Question
 from inflight.planning.result import plan_result
+from inflight.planning.simulation import try_out
+from inflight.planning.steady import prompt_seconds
 from inflight.simulate.hardware import Precision, find_gpu
 from inflight.simulate.parallelism import Parallelism
 from inflight.workload.lengths import Fixed
+
+from .builders import workload
 
 
 def found(model: str, gpu: str, weights: Precision = "fp8", served: bool = False) -> list[str]:
@@ -133,3 +138,15 @@ def test_a_plan_says_which_layouts_inflight_serves_and_which_it_only_costs(
     }
     assert answer.vllm_options.startswith(one.vllm_options)
     assert result["discarded"] == ["TP3: odd"] and result["gpus"] == one.gpus
+
+
+def test_a_lone_prompt_of_a_trial_takes_as_long_through_a_pipeline_as_by_the_closed_form() -> None:
+    """It passes the stages in one batch, which a trial's meter must not hide."""
+    hardware = Hardware(model=known_model("llama-3-70b"), gpu=find_gpu("h100"))
+    one = hardware.machine(Parallelism(2, pipeline=4), 1000.0)
+    config = replace(EngineConfig(max_num_seqs=8, max_num_batched_tokens=8192), enable_prefix_caching=False)
+    trial = try_out(one, config, workload(*((10.0 * number, 2048, 2) for number in range(4))))
+    alone = prompt_seconds(one.model, 2048, 8192)
+    divided = one.model.seconds(Features(2048, 1, 1, 0, 2048 * 1024, prompt_chunks=1))
+    assert alone > 2 * divided, "a model that knows no steps takes each to be full"
+    assert trial.summary.ttft.mean == pytest.approx(alone, rel=0.35)

@@ -514,7 +514,7 @@ def test_every_stage_is_reported_and_the_first_answer_is_refined() -> None:
     assert stages[0] == "1 of 3: box: the highest rate that meets the SLOs"
     assert stages[1].startswith("2 of 3: the planned load") and len(stages) == 3 + 11
     assert stages[2].startswith("3 of 3: trials several times as long near its rate")
-    assert stages[-1].startswith("11 of 11: ") and any("what if: 20 % more requests" in one for one in stages)
+    assert stages[-1].startswith("11 of 11: ") and any("changed traffic: 20 % more requests" in one for one in stages)
     assert isinstance(found, Plan) and not first[0].changes
     assert first[0].replicas == found.replicas
     assert found.trial.summary.requests > first[0].trial.summary.requests

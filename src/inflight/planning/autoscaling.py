@@ -22,7 +22,7 @@ from inflight.routing.autoscaling import DOWN_SECONDS
 from inflight.workload.arrivals import Daily
 from inflight.workload.workload import Workload
 
-STEP_SECONDS = 10.0  # seconds
+STEP_SECONDS = 10.0  # of the simulated load
 AVERAGED_SECONDS = 60.0  # seconds over which the rate is averaged
 MAX_SPARE = 4  # replicas kept beyond what the rate takes
 BASE_SECONDS = 60.0  # of a start-up, beside loading the weights

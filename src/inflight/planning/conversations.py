@@ -42,8 +42,7 @@ class Conversations:
     @property
     def mean_think(self) -> float:
         """Return the seconds of a conversation in which its next turn is not sent yet."""
-        each = ((one, max(0.0, self.turns[one.name] - 1)) for one in self.classes)
-        return sum(self.shares[one.name] * later * one.sessions.think_s for one, later in each)
+        return sum(self.shares[one.name] * self.think_seconds(one) for one in self.classes)
 
     def think_seconds(self, one: TrafficClass) -> float:
         """Return the mean seconds between the answers and the next turns of a conversation of a class."""

@@ -10,9 +10,9 @@ from inflight.planning.fitted_limit import fitted_limit
 from inflight.planning.long_trials import EXHAUSTED
 from inflight.planning.search import find_capacity
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import expected_share, kept_rate
+from inflight.planning.sizing import ROUGH, expected_share, kept_rate
 from inflight.planning.steady import steady_state
-from inflight.planning.trial_runner import PLANNED_SEED, ROUGH, ROUGHLY, TrialRunner
+from inflight.planning.trial_runner import PLANNED_SEED, ROUGHLY, TrialRunner
 from inflight.simulate.steps import StepModel
 
 AT_ENDS = 6  # trials at most of a search for an end that is far from where it was expected, or without SLOs

@@ -25,10 +25,10 @@ from inflight.planning.proposal import budgets_of, early_end, rows_for_decodes
 from inflight.planning.rendering import sentence
 from inflight.planning.search import find_capacity
 from inflight.planning.simulation import Pools, Tiers, Topology, Trial
-from inflight.planning.sizing import candidate_for
+from inflight.planning.sizing import ROUGH, candidate_for
 from inflight.planning.steady import mixed_step
 from inflight.planning.traffic import Traffic
-from inflight.planning.trial_runner import ROUGH, ROUGHLY, TrialRunner
+from inflight.planning.trial_runner import ROUGHLY, TrialRunner
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 
 WHOLE, CHUNKED, DISAGGREGATED = "whole prompts", "chunked", "prefill and decode apart"  # as in JSON

@@ -10,7 +10,7 @@ from inflight.planning.candidate import Candidate, whole_engines
 from inflight.planning.planned_load import confirmed
 from inflight.planning.search import find_capacity
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import TOLERANCE, candidate_for
+from inflight.planning.sizing import TOLERANCE, candidate_for, with_all_rows
 from inflight.planning.trial_runner import ROUGHLY, TrialRunner
 
 LAXER = 2.0  # times the limit
@@ -47,8 +47,7 @@ def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) ->
     if candidate.proposal.config.without_reasons() == best.proposal.config.without_reasons():
         if missed is not None and not missed.met and slo not in (one for one, _ in missed.missed):
             return LimitCost(slo, relaxed, replicas, 0, best.rate)  # another limit is in the way
-        rows = best.proposal.config.max_num_seqs
-        candidate = replace(best, config=replace(best.config, max_num_seqs=rows))
+        candidate = with_all_rows(best)
 
     def trial(rate: float) -> Trial:
         return asking.run(candidate, rate, reads=ROUGHLY)
@@ -62,7 +61,7 @@ def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) ->
         return LimitCost(slo, relaxed, replicas, 0, best.rate)  # as much is served within the limit itself
     found = replace(candidate, capacity=capacity, rate=met.rate)
     kept = confirmed(asking, found, worth=best.rate)
-    if not kept.rate:
+    if kept.rate <= best.rate:
         return LimitCost(slo, relaxed, replicas, 0, best.rate)
     needed = min(replicas, whole_engines(runner.question.demand.rate / kept.rate))
     return LimitCost(slo, relaxed, needed, replicas - needed, kept.rate)

@@ -15,7 +15,7 @@ from inflight.planning.parallel import run_ahead
 from inflight.planning.question import Question
 from inflight.planning.search import Capacity
 from inflight.planning.simulation import Trial
-from inflight.planning.sizing import in_order, with_fewer_rows
+from inflight.planning.sizing import in_order, with_all_rows, with_fewer_rows
 from inflight.planning.trial_runner import PLANNED_SEED, TrialRunner
 
 LONG = 4.0  # times the usual requests of a trial
@@ -37,8 +37,8 @@ class PlannedRate(NamedTuple):
 
 def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: int) -> PlannedRate | None:
     """Find the highest rate that meets the SLOs in long trials, and the replicas that serve the demand with it; None
-    where there is no SLO, or where requests follow each other. Where the queue grows in all of them, far below the rate
-    of the short ones, the trial shows it.
+    where no long trials are taken (`Question.takes_long_trials`), or short ones found no rate. Where the queue grows in
+    all of them, far below the rate of the short ones, the trial shows it.
 
     Args:
         runner: Runs trials.
@@ -49,8 +49,7 @@ def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: 
     question = runner.question
     if not (question.takes_long_trials and one.rate):
         return None
-    # Short trials found fewer slots enough, at lower rates.
-    one = replace(one, config=replace(one.config, max_num_seqs=one.proposal.config.max_num_seqs))
+    one = with_all_rows(one)  # short trials found fewer enough, at lower rates
     found = _long_trials(runner, one, workers)
     if all(trial.is_exhausted for trial in found.trials):
         trial = runner.run(one, question.demand.rate / replicas, seed=PLANNED_SEED, reads=LONG)
@@ -67,7 +66,7 @@ def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: 
         return PlannedRate(served, chosen, replicas, found.at(rate))
     replicas = whole_engines(question.demand.rate / rate)
     if replicas < one.pooled:  # behind a router fewer replicas are harder to balance
-        return by_long_trials(runner, replace(one, pooled=replicas, rate=rate), replicas, workers)
+        return by_long_trials(runner, replace(one, pooled=replicas, rate=rate, capacity=capacity), replicas, workers)
     return PlannedRate(question, chosen, replicas, _planned(runner, chosen, question.demand.rate / replicas, found))
 
 
@@ -107,7 +106,7 @@ def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLim
 
 
 def _near(trials: Sequence[Trial], rate: float) -> list[Trial]:
-    """Return the trials near a rate, and the two between which the queue begins to grow."""
+    """Return the trials near a rate, and the lowest where the queue grew and the highest where it did not."""
     grew = min((one.rate for one in trials if one.is_exhausted), default=math.inf)
-    highest = max((one.rate for one in trials if one.rate < grew and math.isfinite(grew)), default=math.inf)
+    highest = max((one.rate for one in trials if not one.is_exhausted), default=math.inf)
     return [one for one in trials if max(one.rate / rate, rate / one.rate) <= NEAR or one.rate in (grew, highest)]

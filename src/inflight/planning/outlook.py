@@ -16,8 +16,8 @@ from inflight.planning.proposal import step_limit
 from inflight.planning.question import THOROUGHLY, Question
 from inflight.planning.search import TRICKLE, Capacity, find_capacity
 from inflight.planning.simulation import ROUTER, Drafted, Topology, Trial
-from inflight.planning.sizing import candidate_for, measure
-from inflight.planning.trial_runner import AFFINE, ROUGH, ROUGHLY, TrialRunner
+from inflight.planning.sizing import ROUGH, candidate_for, measure
+from inflight.planning.trial_runner import AFFINE, PLANNED_SEED, ROUGHLY, TrialRunner
 from inflight.planning.yardstick import Yardstick, beside
 from inflight.simulate.drafting import SimulatedDrafts
 
@@ -200,6 +200,6 @@ def try_speculation(runner: TrialRunner, best: Candidate, replicas: int, drafts:
     share = runner.question.demand.rate / replicas
     source = MODEL if drafts.pass_seconds else SUFFIX
     config = replace(best.config, scheduling=best.config.scheduling.drafting_from(source))
-    plain = runner.run(best, share, seed=4, topology=Topology())
-    trial = runner.run(best, share, seed=4, config=config, topology=Topology(drafts=drafts))
+    plain = runner.run(best, share, seed=PLANNED_SEED, topology=Topology())
+    trial = runner.run(best, share, seed=PLANNED_SEED, config=config, topology=Topology(drafts=drafts))
     return SpeculationOutlook(drafts, plain, trial)

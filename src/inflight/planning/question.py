@@ -74,7 +74,7 @@ class Question:
 
     @property
     def takes_long_trials(self) -> bool:
-        """whether long trials decide the answer (`long_trials`): not where requests wait for the answers of others, nor
+        """Whether long trials decide the answer (`long_trials`): not where requests wait for the answers of others, nor
         where each trial has all requests of a short trace."""
         if isinstance(self.demand, Mixed) and self.demand.waits_for_answers:
             return False

@@ -132,11 +132,11 @@ def _rate_at(end: str) -> str:
 
 
 def _change(name: str) -> str:
-    return f"what if: {name}"
+    return f"changed traffic: {name}"
 
 
 def _limit(slo: Slo) -> str:
-    return f"what {slo} costs"
+    return f"the cost of {slo}"
 
 
 def _alone(name: str) -> str:

@@ -23,10 +23,11 @@ from inflight.planning.slos import max_ttft
 from inflight.planning.steady import DRAIN, FILL, prompt_seconds, rows_at
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_requests import check_steps
-from inflight.planning.trial_runner import PATIENCE, ROUGH, ROUGHLY, TrialRunner
+from inflight.planning.trial_runner import PATIENCE, ROUGHLY, TrialRunner
 
 POOLED = 3  # replicas that are simulated together
 TOLERANCE = 0.1  # between the rate that meets the SLOs and one that does not
+ROUGH = 0.25  # the same, where a rough number is enough
 SIMULATED = 2  # ways to split the model that are simulated, of all that fit
 MIN_EXPECTED = 0.05  # of what the closed form serves: a long prompt alone takes all of an SLO on TTFT, or nearly
 HARDER_BY = 1.05  # times the replicas, where a trial misses the SLOs with the planned ones
@@ -97,7 +98,7 @@ def measure(
 
 
 def in_order(capacity: Capacity) -> Capacity:
-    """Return the capacity with no miss below the rate that meets the SLOs, as with fewer open conversations."""
+    """Return the capacity with no miss below the rate that meets the SLOs: open conversations send less when late."""
     met, missed = capacity.met, capacity.missed
     if met is None or missed is None or missed.rate >= met.rate:
         return capacity
@@ -130,15 +131,34 @@ def widen(runner: TrialRunner, candidate: Candidate) -> Candidate:
     return candidate
 
 
+def with_all_rows(candidate: Candidate) -> Candidate:
+    """Return the candidate with as many request slots as the closed form guessed, and its reason for them."""
+    config, name = candidate.proposal.config, "max-num-seqs"
+    return replace(
+        candidate,
+        config=replace(candidate.config, max_num_seqs=config.max_num_seqs).because(name, config.reasons.get(name, "")),
+    )
+
+
 def with_fewer_rows(
     candidate: Candidate, traffic: Traffic, trial: Trial, overrides: Overrides, at_least: int = 0
 ) -> EngineConfig:
-    """Return the settings with as many request slots as the trial needed, where the closed form guessed more."""
+    """Return the settings with as many request slots as the trial needed, where the closed form guessed more.
+
+    Args:
+        candidate: The machine with its settings.
+        traffic: Of its demand.
+        trial: At the highest rate.
+        overrides: Settings that are given.
+        at_least: Sequences that ran at once in other trials of the answer.
+    """
     config = candidate.config
     if overrides.max_num_seqs is not None or config.strategy in TOGETHER:
         return config
-    needed = max(8, 8 * math.ceil((3 * trial.spent.rows + 8) / 8), at_least)
+    usual, peak = max(8, 8 * math.ceil((3 * trial.spent.rows + 8) / 8)), 8 * math.ceil(at_least / 8)
+    needed = max(usual, peak)
     if needed >= config.max_num_seqs:
         return config
-    reason = sentence("why_fewer_rows", running=trial.spent.rows, kv_rows=rows_in_memory(candidate.machine, traffic))
+    kv_rows = rows_in_memory(candidate.machine, traffic)
+    reason = sentence("why_fewer_rows", running=trial.spent.rows, kv_rows=kv_rows, peak=peak > usual)
     return replace(config, max_num_seqs=needed).because("max-num-seqs", reason)

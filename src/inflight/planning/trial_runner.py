@@ -24,7 +24,7 @@ from inflight.simulate.steps import StepModel
 
 TOKENS = 80_000  # output tokens that a trial measures, where requests are within its limits
 PATIENCE = 5  # times an SLO on TTFT that a trial lasts, at least
-ROUGH, ROUGHLY = 0.25, 0.55  # the same, and times the usual requests, where a rough number is enough
+ROUGHLY = 0.55  # times the usual requests, where a rough number is enough
 PLANNED_SEED = 2  # of the planned load: another than the search has, whose requests are those that it fits
 MAX_DECODE_STEPS = 40_000  # of a trial whose steps are computed one by one: about three seconds
 MIN_READ = 30  # requests of such a trial, however long their answers are

@@ -343,7 +343,8 @@ class PoolBuilder:
             tiers.append(HostCopies(pool.host, capacity))
         timed = TimedTransfers(tiers, clock) if tiers else None
         copy_seconds = None if pool.host is None else pool.host.block_s
-        divides = pool.scheduling.strategy != "continuous"
+        entry = pool.scheduling.entry
+        divides = entry is None or entry.bounded_by == "tokens"
         model = in_steps_of(pool.model(number), budget(pool.settings, pool.scheduling) if divides else None)
         executor = SimulatedExecutor(capacity, model, drafts, timed, copy_seconds)
         scheduler = scheduler_for(
