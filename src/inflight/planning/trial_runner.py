@@ -29,6 +29,7 @@ PLANNED_SEED = 2  # of the planned load: another than the search has, whose requ
 MAX_DECODE_STEPS = 40_000  # of a trial whose steps are computed one by one: about three seconds
 MIN_READ = 30  # requests of such a trial, however long their answers are
 AFFINE = 0.5  # of the prompts' tokens that earlier ones had: no gateway would spread such conversations
+SERVED = 0.95  # of what the closed form serves, beyond which all request slots are taken
 ROOM = 0.8  # of the highest rate that is simulated, of a search
 
 
@@ -165,7 +166,10 @@ class TrialRunner:
         most = max(1.0, reads) * most + running
         open_at_once = engines * residents * demand.slowest
         # Where many come in a step, so many requests are over in a few steps: by Little's law residents / o of them.
-        of_steps = engines * MIN_STEPS * residents / self.traffic.output_mean
+        # A queue that gets far more than is served shows it in fewer.
+        served = min(rate, SERVED * candidate.proposal.steady.requests_per_s)
+        in_step = rows_at(candidate.machine.model, self.traffic, served, candidate.config.max_num_seqs)
+        of_steps = engines * MIN_STEPS * min(residents, in_step) / self.traffic.output_mean
         least = of_steps if self.question.requests is None else 0.0
         measured = max(measured + running, least - (FILL + DRAIN) * open_at_once)
         return length(open_at_once, measured, min(max(most, least), demand.max_requests), warm_up)  # of a short trace
