@@ -178,7 +178,9 @@ def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None, *, i
         )
     for name, numbers in (("weights", weights), ("kv", asked.kv)):
         if not gpu.computes(numbers):
-            show(f"--{name} {numbers}: {gpu.name} has no units for it, so it saves memory but no arithmetic.")
+            is_found = name == "weights" and asked.weights == "auto"  # in the checkpoint
+            of = f"Weights in {numbers}" if is_found else f"--{name} {numbers}"
+            show(f"{of}: {gpu.name} has no units for it, so it saves memory but no arithmetic.")
     degree, name = asked.tensor_parallel, "--tensor-parallel"
     if decode is not None:
         degree, name = decode.decode_tensor_parallel, "--decode-tensor-parallel"
