@@ -1,5 +1,5 @@
-"""What the errors come to, in sentences at the head of the page: aims that are missed, groups whose intervals hold too
-few runs, runs that count otherwise than their row says."""
+"""Judge the errors in sentences at the head of the page: aims that are missed, groups whose intervals hold too few
+runs, runs that count otherwise than their row says."""
 
 from __future__ import annotations
 

@@ -427,7 +427,7 @@ def test_a_machine_that_its_bound_rules_out_is_not_simulated() -> None:
 
 
 def test_limits_are_advised_that_one_machine_meets() -> None:
-    """Of one machine's first tokens and another's further ones none may meet both."""
+    """No machine may have one's first tokens and another's further ones."""
     found = answer(2.0)
     first, second = parse_slos(["ttft=1000(p99),tpot=10(p99)"])
     question = replace(found.question, slos=(first, second))

@@ -1,4 +1,4 @@
-"""What one GPU computes of a step: the query-key pairs within windows, and keys and values of cached latent vectors."""
+"""A GPU's share of a step: query-key pairs within windows, keys and values of cached latent vectors."""
 
 from __future__ import annotations
 

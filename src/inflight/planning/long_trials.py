@@ -23,7 +23,7 @@ ENOUGH = 3  # of these near the limit
 ROUNDS = 4  # at most, of two
 RATE_FACTORS = (1.04, 1.02)  # between the limit, as known before, and their rates: in the first round, and later
 EXHAUSTED = 1.1  # factor to a lower rate where in no trial so far all requests were served in time, squared each time
-BEYOND = 1.02  # times the limit, where an SLO is missed by a little
+A_LITTLE = 1.02  # times the limit, where an SLO is missed
 NEAR, FARTHEST = 1.12, 1.3  # factor from the limit, up to which trials count; and at most, between two rounds
 
 
@@ -57,7 +57,7 @@ def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: 
         return PlannedRate(question, replace(one, missed_at=found.limit), replicas, trial)
     rate = min(found.limit, one.ceiling)
     above = [trial if trial.is_exhausted else found.at(trial.rate) for trial in found.trials if trial.rate > rate]
-    beyond = found.at(BEYOND * rate)  # as the lines have it
+    beyond = found.at(A_LITTLE * rate)  # as the lines have it
     missed = min((trial for trial in (*above, beyond) if not trial.met), key=lambda trial: trial.rate, default=None)
     capacity = in_order(Capacity(found.at(rate), missed, len(found.trials)))
     peak = max(trial.peak_rows for trial in found.trials if not trial.is_exhausted)  # fewer would change the trials

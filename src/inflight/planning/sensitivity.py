@@ -76,7 +76,7 @@ def _slow_factors(traffic: Traffic, rows: float, model: Roofline, slow: StepMode
     """Return the factor of each class's time at its slow end, in typical steps of so many sequences: of decodes alone,
     and with prompts beside them."""
     assert isinstance(slow, Roofline)
-    fresh = traffic.input_mean * (1 - traffic.shared)
+    fresh = traffic.fresh_mean
     usual, slowest = dict[str, float](), dict[str, float]()
     for step in (mixed_step(traffic, rows, 0), mixed_step(traffic, rows, rows * fresh / traffic.output_mean)):
         typical = model.costs(step)  # classes as they are typically

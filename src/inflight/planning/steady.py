@@ -36,7 +36,7 @@ def steady_state(model: StepModel, traffic: Traffic, rows: int, budget: int) -> 
     In balance a step that gives each of B sequences a token computes B·p/o tokens of prompts, p and o being the mean
     lengths of prompts and answers; so B ≤ rows, and B(1 + p/o) ≤ budget. Served are B / (o · step) requests per second.
     """
-    fresh = traffic.input_mean * (1 - traffic.shared)
+    fresh = traffic.fresh_mean
     per_row = fresh / traffic.output_mean
     running = max(1.0, min(rows, budget / (1 + per_row)))
     seconds = model.seconds(mixed_step(traffic, running, running * per_row))
@@ -46,7 +46,7 @@ def steady_state(model: StepModel, traffic: Traffic, rows: int, budget: int) -> 
 def rows_at(model: StepModel, traffic: Traffic, rate: float, max_rows: float) -> float:
     """Return the sequences that run at once at this rate, by Little's law: rate · o · step(rows), solved by repetition;
     beyond capacity all of max_rows run."""
-    per_row = traffic.input_mean * (1 - traffic.shared) / traffic.output_mean
+    per_row = traffic.fresh_mean / traffic.output_mean
     rows = 1.0
     for _ in range(20):
         seconds = model.seconds(mixed_step(traffic, rows, rows * per_row))
@@ -76,7 +76,7 @@ def mixed_step(traffic: Traffic, rows: float, prompt_tokens: float) -> Features:
     """Return a step of decodes of typical length beside tokens of prompts, halfway through them. Of its rows as many
     compute prompts as have so many tokens to compute."""
     all_rows = round(rows) + (prompt_tokens > 0)
-    fresh = max(1.0, traffic.input_mean * (1 - traffic.shared))
+    fresh = max(1.0, traffic.fresh_mean)
     return Features(
         tokens=round(rows + prompt_tokens),
         rows=all_rows,

@@ -63,6 +63,11 @@ class Traffic:
         return self.input.mean or 0.0
 
     @property
+    def fresh_mean(self) -> float:
+        """Return the tokens of a prompt that no earlier one had."""
+        return self.input_mean * (1 - self.shared)
+
+    @property
     def output_mean(self) -> float:
         return self.output.mean or 0.0
 

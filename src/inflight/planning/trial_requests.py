@@ -53,7 +53,7 @@ def requests_for(
 def check_steps(budget: int | None, requests: int, traffic: Traffic) -> None:
     """Raise SettingsError where trials would take hours. budget: tokens of a step, as the user fixed them; requests: of
     a trial."""
-    tokens = requests * traffic.input_mean * (1 - traffic.shared)
+    tokens = requests * traffic.fresh_mean
     if budget is not None and tokens / budget > MAX_PROMPT_STEPS:
         raise SettingsError(
             f"--max-num-batched-tokens is {budget:,}: the prompts of one trial ({requests:,} of "
