@@ -67,7 +67,7 @@ def find_change(
     runner: TrialRunner, best: Candidate, replicas: int, name: str, yardstick: Callable[[], Yardstick]
 ) -> Change:
     """Find what one of CHANGES would take, in short trials; with the planned replicas, in one as long as that of the
-    planned load where short ones show less: conversations settle slowly, and no low lane's queue grows."""
+    planned load where short ones show less: conversations warm up slowly, and no low lane's queue grows."""
     changed = _as_spread(runner, best, replicas, CHANGES[name](runner.question.demand))
     share = changed.rate / replicas
 
