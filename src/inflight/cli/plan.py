@@ -126,22 +126,7 @@ def command(
         gpus=asked.gpus,
         fleet=fleet_of(fleet, asked, demand),
     )
-    with StageLine() as line:
-
-        def show_first(found: Plan) -> None:
-            line(first_sentence(found))
-            line.begin("refining the answer")
-
-        answer = plan(
-            question,
-            strategies=depth.compare_strategies,
-            fast=depth.fast,
-            workers=cores(),
-            progress=line,
-            first=show_first,
-            cache=default_cache(),
-        )
-    return _deliver(answer, output, depth.fast)
+    return _deliver(_answer(question, depth), output, depth.fast)
 
 
 def _demand_and_machines(
@@ -160,6 +145,25 @@ def _demand_and_machines(
         raise click.UsageError(f"--slo has {between}, which is between tokens, and vectors have none; leave it out.")
     demand = demand_of(asked, longest_of(machine, is_pooled), classes, is_pooled=is_pooled)
     return demand, machines_of(machine, demand, max_num_seqs, is_served, is_pooled)
+
+
+def _answer(question: Question, depth: DepthOptions) -> Plan | Infeasible:
+    """Plan, and show progress and the first answer meanwhile."""
+    with StageLine() as line:
+
+        def show_first(found: Plan) -> None:
+            line(first_sentence(found))
+            line.begin("refining the answer")
+
+        return plan(
+            question,
+            strategies=depth.compare_strategies,
+            fast=depth.fast,
+            workers=cores(),
+            progress=line,
+            first=show_first,
+            cache=default_cache(),
+        )
 
 
 def _deliver(answer: Plan | Infeasible, output: OutputOptions, fast: bool) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,18 +116,13 @@ def command(
     show(f"Measured: {why}.")
     report(run, summary)
     kept = {slo: kept_by(run, slo) for slo in of_programs}
-    for slo, found in kept.items():
-        figure("programs", f"{found.share:.1%} of {counted(found.programs, 'program')} within {slo.limit_name}")
+    report_programs(kept)
     ends = [summary_of(_simulated(workload, one), warmup, by)[0] for one, by in _ends(setup, *devices)]
     if ends:
         report_ends(summary, *ends)
     if output.as_json:
         result = result_of(run, summary, workload, setup, *devices)
-        if kept:
-            result["programs"] = [{"limit_s": slo.limit, **found._asdict()} for slo, found in kept.items()]
-        if ends:
-            result["uncertain"] = {"slow": ends[0].to_json(), "fast": ends[1].to_json()}
-        print(json_text(result, indent=1))
+        print(json_text(result | _beside(kept, ends), indent=1))
     if not summary.requests:
         show("No request was answered, so there are no latencies.")
     return 0 if summary.requests else 1
@@ -276,6 +271,12 @@ def notes_of(setup: SimulationSetup, device: Device, second: Device) -> list[str
     ]
 
 
+def report_programs(kept: Mapping[Slo, Kept]) -> None:
+    """Print the share of the programs within each limit."""
+    for slo, found in kept.items():
+        figure("programs", f"{found.share:.1%} of {counted(found.programs, 'program')} within {slo.limit_name}")
+
+
 def report(run: Simulation, summary: Summary) -> None:
     """Print the figures."""
     print_summary(summary, run.preemptions)
@@ -381,3 +382,13 @@ def result_of(
         **({} if (tiers := _tiers(run)) is None else {"tiers": asdict(tiers)}),
         **({"scaling": scaling if len(run.scaled) > 1 else scaling["replicas"]} if scaling else {}),
     }
+
+
+def _beside(kept: Mapping[Slo, Kept], ends: Sequence[Summary]) -> dict[str, Any]:
+    """Return what the result for JSON has where it is asked for: programs, and both ends of what is uncertain."""
+    found: dict[str, Any] = {}
+    if kept:
+        found["programs"] = [{"limit_s": slo.limit, **one._asdict()} for slo, one in kept.items()]
+    if ends:
+        found["uncertain"] = {"slow": ends[0].to_json(), "fast": ends[1].to_json()}
+    return found
