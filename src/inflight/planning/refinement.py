@@ -30,9 +30,9 @@ from inflight.planning.trial_runner import TrialRunner
 from inflight.planning.yardstick import Yardstick, beside
 
 ENDS = ("slow", "fast")  # as `Machine.cases`
-# Usual trials of a job.
-END, LOAD, CHANGE, LIMIT, STRATEGY, ROUTER_WORK, LAYOUTS_WORK, DRAFTS = 2.5, 1.0, 2.0, 2.0, 4.0, 3.0, 18.0, 2.0
-RUNNER_UP = STRATEGY
+# Of jobs, in usual trials.
+LOAD_WORK, END_WORK, CHANGE_WORK, LIMIT_WORK, STRATEGY_WORK = 1.0, 2.5, 2.0, 2.0, 4.0
+ROUTER_WORK, LAYOUTS_WORK, DRAFTS_WORK = 3.0, 18.0, 2.0
 
 
 class PlanError(ValueError):
@@ -157,29 +157,31 @@ def _jobs(
 ) -> _Jobs:
     question, jobs = runner.question, _Jobs()
     share = question.demand.rate / replicas
-    # Jobs in other processes read its trial from the cache, where it is stored by then, or run it again.
+    # Jobs in other processes read its trial from the cache, where it is stored by then; without a cache it is run here.
     yardstick = cache(lambda: Yardstick.of(planned, beside(runner, best, share)))
-    jobs.add(_YARDSTICK, LOAD, yardstick)
+    if not runner.stores(best.config):
+        yardstick()
+    jobs.add(_YARDSTICK, LOAD_WORK, yardstick)
     for end, model in zip(ENDS, best.machine.cases, strict=False):
-        jobs.add(_at_end(end), LOAD, beside, runner, best, share, model=model)
-        jobs.add(_rate_at(end), END, rate_under, runner, best, model, planned)
+        jobs.add(_at_end(end), LOAD_WORK, beside, runner, best, share, model=model)
+        jobs.add(_rate_at(end), END_WORK, rate_under, runner, best, model, planned)
     for name in outlook.changes_of(best.machine, question):
-        jobs.add(_change(name), CHANGE, outlook.find_change, runner, best, replicas, name, yardstick)
+        jobs.add(_change(name), CHANGE_WORK, outlook.find_change, runner, best, replicas, name, yardstick)
     for slo in question.slos:
-        jobs.add(_limit(slo), LIMIT, limit_cost, runner, best, replicas, slo)
+        jobs.add(_limit(slo), LIMIT_WORK, limit_cost, runner, best, replicas, slo)
     for name in STRATEGIES if strategies else ():
         if name != best.config.strategy and not outlook.untried(runner, name):
-            jobs.add(f"strategy {name}", STRATEGY, _strategy_need, runner, best, name)
+            jobs.add(f"strategy {name}", STRATEGY_WORK, _strategy_need, runner, best, name)
     for name in class_names(question):
-        jobs.add(_alone(name), STRATEGY, separate_class, runner, best, name)
+        jobs.add(_alone(name), STRATEGY_WORK, separate_class, runner, best, name)
     for name in ROUTERS if outlook.compares_routers(runner, best) else ():
         jobs.add(_router(name), ROUTER_WORK, outlook.router_need, runner, best, name)
     if question.drafts is not None:
-        jobs.add(_SPECULATION, DRAFTS, outlook.try_speculation, runner, best, replicas, question.drafts)
+        jobs.add(_SPECULATION, DRAFTS_WORK, outlook.try_speculation, runner, best, replicas, question.drafts)
     if question.layouts is not None:
         jobs.add(_LAYOUTS, LAYOUTS_WORK, _layouts, runner, best)
     if rivals.measured or not (strategies or question.layouts):
-        jobs.add(_RUNNER_UP, LOAD if rivals.measured else RUNNER_UP, runner_up, runner, best, rivals)
+        jobs.add(_RUNNER_UP, LOAD_WORK if rivals.measured else STRATEGY_WORK, runner_up, runner, best, rivals)
     return jobs
 
 
