@@ -246,20 +246,22 @@ def test_what_looks_cheaper_than_the_plan_is_tried_under_the_planned_load() -> N
 
 
 def test_on_so_many_gpus_plans_are_ranked_by_what_they_serve() -> None:
-    _, best = measured("ttft=4000(p99)")
+    runner, best = measured("ttft=4000(p99)")
+    question = replace(runner.question, gpus=4, demand=drawn(4 * best.rate))
     slower = replace(best, machine=replace(best.machine, name="pair", gpus=2), rate=best.rate * 1.5)
     large = replace(best, machine=replace(best.machine, name="large", gpus=8))
-    found = ranked_on(4, best, 4 * best.rate, [slower, large])
+    found = ranked_on(question, best, [slower, large])
     assert [one.engines for one in found] == [(4,), (2,)]
     assert [one.rate for one in found] == pytest.approx([4 * best.rate, 3 * best.rate])
     assert found[0].is_chosen
 
 
 def test_on_so_many_gpus_noise_makes_no_other_plan_the_better_one() -> None:
-    _, best = measured("ttft=4000(p99)")
+    runner, best = measured("ttft=4000(p99)")
+    question = replace(runner.question, gpus=4, demand=drawn(4 * best.rate))
     other = replace(best, machine=replace(best.machine, name="other"))
     for more, is_first in ((1.05, True), (1.15, False)):
-        found = ranked_on(4, best, 4 * best.rate, [replace(other, rate=more * best.rate)])
+        found = ranked_on(question, best, [replace(other, rate=more * best.rate)])
         assert found[0].is_chosen == is_first and len(found) == 2
 
 

@@ -185,8 +185,8 @@ def test_open_conversations_decide_the_rate() -> None:
 
 def test_as_many_conversations_are_open_in_a_run_as_are_asked_for() -> None:
     """They are counted, and their requests, too: answers that come sooner or later than expected change the rate."""
-    for slower in (0.3, 1.0, 2.0):
-        demand = replace(Mixed.of([AGENT], Constant(1.0), 8192), sessions=12.0, slower=slower).started(4.0)
+    for slowdown in (0.3, 1.0, 2.0):
+        demand = replace(Mixed.of([AGENT], Constant(1.0), 8192), sessions=12.0, slowdown=slowdown).started(4.0)
         offered = demand.workload(2.0, 200, 0)
         assert offered.until is not None
         run = simulate_run(
@@ -280,10 +280,10 @@ def test_what_looks_cheaper_has_conversations_at_the_rate_of_its_own_answers(mon
         return run(self, candidate, rate, **more)
 
     monkeypatch.setattr(TrialRunner, "run", noted)
-    question = replace(found.question, demand=replace(demand, slower=10 * demand.slower, rate=demand.rate / 2))
+    question = replace(found.question, demand=replace(demand, slowdown=10 * demand.slowdown, rate=demand.rate / 2))
     runner, other = TrialRunner(question, found.traffic), replace(found.chosen, rate=demand.rate)
     confirmed(runner, other)
-    assert asked and asked[0].slower < 2 * demand.slower
+    assert asked and asked[0].slowdown < 2 * demand.slowdown
     assert asked[0].rate > 0.75 * demand.rate, "as many are open as are asked for"
 
 

@@ -30,7 +30,7 @@ def expected_load(question: Question, found: Sequence[Candidate], traffic: Traff
         quickest = min(_answer_seconds(one.proposal.steady, traffic) for one in found)
         return replace(question, demand=demand.with_sessions(quickest))
     if question.gpus is not None:
-        served = max(one.guess * (question.gpus // one.machine.gpus) for one in found)
+        served = max(one.guess * (question.engines(one.machine) or 0) for one in found)
         return replace(question, demand=replace(demand, rate=served))
     return question
 
@@ -41,8 +41,8 @@ def measured_load(question: Question, best: Candidate) -> Question:
     if isinstance(demand, Mixed) and demand.sessions is not None:
         e2e = 0.0 if met is None else met.summary.e2e.mean
         return replace(question, demand=demand.with_sessions(e2e or 0.0))
-    if question.gpus is not None:
-        return replace(question, demand=replace(demand, rate=best.rate * (question.gpus // best.machine.gpus)))
+    if (engines := question.engines(best.machine)) is not None:
+        return replace(question, demand=replace(demand, rate=best.rate * engines))
     return question
 
 
@@ -64,7 +64,7 @@ def conversations_of(question: Question) -> Mixed | None:
 
 
 def balanced_load(
-    question: Question, one: Candidate, replicas: int, traffic: Traffic, run: Callable[[Question], Trial]
+    question: Question, candidate: Candidate, replicas: int, traffic: Traffic, run: Callable[[Question], Trial]
 ) -> tuple[Question, Trial]:
     """Return the question at the rate that its open conversations send, with its trial; at its own where it has one.
 
@@ -73,28 +73,28 @@ def balanced_load(
 
     Args:
         question: What is asked.
-        one: The chosen machine with its settings.
+        candidate: The chosen machine with its settings.
         replicas: That share the requests.
         traffic: Of its demand.
         run: Runs the trial of a question on these replicas.
     """
-    demand, trial = conversations_of(question), one.capacity.met
+    demand, trial = conversations_of(question), candidate.capacity.met
     if demand is None or trial is None:
         return question, run(question)
 
     def expected(each: float) -> float:
         """Return the seconds of an answer by the closed form. each: requests/s of a replica."""
-        return rows_at(one.machine.model, traffic, each, one.config.max_num_seqs) / each
+        return rows_at(candidate.machine.model, traffic, each, candidate.config.max_num_seqs) / each
 
-    def slower(trial: Trial) -> float:
+    def slowdown(trial: Trial) -> float:
         return (trial.summary.e2e.mean or 0.0) / expected(trial.rate) or 1.0
 
-    demand = replace(demand, slower=slower(trial))
+    demand = replace(demand, slowdown=slowdown(trial))
     if demand.sessions is None:
         question = replace(question, demand=demand)
         return question, run(question)
     trial = run(replace(question, demand=_balanced(demand, demand.sessions, replicas, expected)))
-    demand = replace(demand, rate=replicas * trial.rate, slower=slower(trial))
+    demand = replace(demand, rate=replicas * trial.rate, slowdown=slowdown(trial))
     return replace(question, demand=demand), trial
 
 
@@ -102,7 +102,7 @@ def _balanced(demand: Mixed, sessions: float, replicas: int, expected: Callable[
     """Return the demand at the rate at which so many conversations are open, by the closed form."""
 
     def too_many(each: float) -> bool:
-        return demand.conversations.open_at(replicas * each, demand.slower * expected(each)) > sessions
+        return demand.conversations.open_at(replicas * each, demand.slowdown * expected(each)) > sessions
 
     high = demand.rate / replicas
     limit = _MAX_FACTOR * high

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from inflight.planning.candidate import Candidate, whole_engines
 from inflight.planning.fitted_limit import FittedLimit, fitted_limit
 from inflight.planning.parallel import run_ahead
+from inflight.planning.planned_load import PlannedLoad
 from inflight.planning.question import Question
 from inflight.planning.search import Capacity
 from inflight.planning.simulation import Trial
@@ -74,11 +75,10 @@ def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: 
 
 def _planned(runner: TrialRunner, chosen: Candidate, rate: float, found: FittedLimit) -> Trial:
     """Return the trial of the planned load, which runs on until it decides the SLOs."""
-    near = rate * NEAR >= chosen.rate
-    trial = found.at(rate) if near else runner.run(chosen, rate, seed=PLANNED_SEED, reads=LONG)
-    if trial.undecided and runner.question.sizes.decisive:
-        trial = runner.run(chosen, rate, seed=PLANNED_SEED, decides=True)
-    return trial
+    load, topology = PlannedLoad(runner, LONG, decides=True, workers=1), runner.topology(chosen.pooled)
+    if rate * NEAR < chosen.rate:
+        return load.run_at(chosen, rate, topology)
+    return load.decided(found.at(rate), chosen, rate, topology)
 
 
 def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLimit:

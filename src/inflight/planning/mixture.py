@@ -41,8 +41,8 @@ class Mixed:
     become shares (`of`). gap_variation: of the gaps between conversations, squared CV; 0: they are regular. sessions:
     conversations that are open all the time, where these are asked for; the rate follows from how long they take.
     longest, stretch, prompt_stretch: as of `Drawn`; a conversation ends before a turn that would be longer. e2e:
-    seconds of an answer, where workloads begin with open conversations; None: with none. slower: times as long as the
-    closed form expects that answers were found to take.
+    seconds of an answer, where workloads begin with open conversations; None: with none. slowdown: times as long as
+    the closed form expects that answers were found to take.
     """
 
     classes: tuple[TrafficClass, ...]
@@ -53,7 +53,7 @@ class Mixed:
     stretch: float = 1.0
     prompt_stretch: float = 1.0
     e2e: float | None = None
-    slower: float = 1.0
+    slowdown: float = 1.0
 
     @classmethod
     def of(cls, classes: Sequence[TrafficClass], arriving: Arrivals | None, longest: int = MAX_REQUEST_TOKENS) -> Mixed:
@@ -86,7 +86,9 @@ class Mixed:
     def max_rate(self, e2e: float) -> float:
         """Return the highest requests/s of a workload that is drawn. e2e: seconds of an answer that the closed form
         expects, at most."""
-        return DRAWN * MAX_OPEN / self.conversations.seconds(self.slower * e2e) if self.waits_for_answers else math.inf
+        return (
+            DRAWN * MAX_OPEN / self.conversations.seconds(self.slowdown * e2e) if self.waits_for_answers else math.inf
+        )
 
     @cached_property
     def conversations(self) -> Conversations:
@@ -116,7 +118,7 @@ class Mixed:
     def started(self, e2e: float) -> Mixed:
         """Return the demand whose workloads begin with the conversations that are open then. e2e: seconds of an answer
         that the closed form expects."""
-        return replace(self, e2e=self.slower * e2e) if self.waits_for_answers else self
+        return replace(self, e2e=self.slowdown * e2e) if self.waits_for_answers else self
 
     def reached(self, rate: float, e2e: float, sent: float) -> float:
         """Return the requests/s of a workload that was drawn at a rate: open conversations whose answers come sooner
@@ -163,7 +165,7 @@ class Mixed:
         seen = self.cached_after
         if not self.waits_for_answers:
             return seen
-        e2e = self.slower * residents / rate
+        e2e = self.slowdown * residents / rate
         cycles = WARM_UP * self.conversations.seconds(e2e) / self.conversations.mean_turns
         return max(seen, rate * (cycles + WARM_UP * self.conversations.open_at(rate, e2e) * cold))
 

@@ -41,7 +41,7 @@ from inflight.planning.warnings import warnings
 
 CHEAPER_BY = 1.1  # times as cheap that another machine must be to be preferred to the one that looked best
 PLANNED, LONG_TRIALS = "the planned load", "trials several times as long near its rate"
-SEARCH, PLANNED_WORK, LONG_TRIALS_WORK = 5.0, 2.0, 8.0  # of these stages, in usual trials
+SEARCH_WORK, PLANNED_WORK, LONG_TRIALS_WORK = 5.0, 2.0, 8.0  # of stages, in usual trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Plan:
         strategies = (one.candidate for one in self.strategies)
         others = [one for one in (self.runner_up, *self.others, *strategies) if one is not None]
         if self.question.gpus is not None:
-            return ranked_on(self.question.gpus, self.chosen, self.question.demand.rate, others)
+            return ranked_on(self.question, self.chosen, others)
         layouts = () if self.layouts is None else self.layouts.needs
         return ranked(self.chosen, self.replicas, others, layouts, self.question.demand)
 
@@ -187,14 +187,7 @@ def plan(
         PlanError: the model and the longest request fit on none of the machines, or what is to be compared has no
             meaning for the model.
     """
-    if unfit := unfit_comparison(
-        question.machines,
-        drafts=question.drafts is not None,
-        layouts=question.layouts is not None,
-        strategies=strategies,
-    ):
-        raise PlanError(unfit)
-    question, traffic, found = _expected(question)
+    question, traffic, found = _expected(question, strategies)
     runner = TrialRunner(question, traffic, cache)
     stages = _stages(question, found, fast, progress)
     with running_ahead(runner, found, 1 if fast or strategies else workers):
@@ -205,7 +198,6 @@ def plan(
     stages.begin(PLANNED)
     runner, answer = _cheapest(runner, measured, fast, workers)
     stages.end(PLANNED)
-    others = answer.others
     if fast:
         return replace(answer, is_first=True)
     if first is not None:
@@ -215,18 +207,23 @@ def plan(
         stages.begin(LONG_TRIALS)
         answer = _by_long_trials(runner, answer, workers)
     runner = runner.asking(answer.question)
-    known = [answer.chosen.machine, *(one.machine for one in others if one.capacity.met is not None)]
+    best, replicas, rivals = answer.chosen, answer.replicas, _rivals(answer, found)
+    return _with(answer, refine(runner, best, replicas, answer.trial, rivals, strategies, workers, progress, seconds))
+
+
+def _rivals(answer: Plan, found: Sequence[Candidate]) -> Rivals:
+    """Return the machines that a runner-up is looked for among. found: all that hold the longest request."""
+    known = [answer.chosen.machine, *(one.machine for one in answer.others if one.capacity.met is not None)]
     untried = [one for one in found if all(one.machine is not machine for machine in known)]
-    rivals = Rivals([one for one in others if one.rate], untried)
-    refined = refine(
-        runner, answer.chosen, answer.replicas, answer.trial, rivals, strategies, workers, progress, seconds
-    )
-    return _with(answer, refined)
+    return Rivals([one for one in answer.others if one.rate], untried)
 
 
-def _expected(question: Question) -> tuple[Question, Traffic, list[Candidate]]:
+def _expected(question: Question, strategies: bool) -> tuple[Question, Traffic, list[Candidate]]:
     """Return the question with the load that the closed form expects, where it names none, its traffic, and the
-    machines that hold it. Raises PlanError."""
+    machines that hold it. Raises PlanError, also for a comparison that the model has no use for."""
+    compared = {"drafts": question.drafts is not None, "layouts": question.layouts is not None}
+    if unfit := unfit_comparison(question.machines, strategies=strategies, **compared):
+        raise PlanError(unfit)
     traffic = question.traffic_of(question.demand)
     found = sizing.candidates(question, traffic)
     if not found:
@@ -248,8 +245,7 @@ def _best(usable: Sequence[Candidate], question: Question) -> Candidate:
         most = max(rate for rate, _ in served) / (1 + sizing.TOLERANCE)
         good = (one for rate, one in served if rate >= most)
         return min(good, key=lambda one: (not one.machine.parallelism.is_tensor_alone, one.machine.gpus))
-    gpus = question.gpus
-    return max(usable, key=lambda one: (one.rate * (gpus // one.machine.gpus), -one.machine.gpus))
+    return min(usable, key=lambda one: (rank(one, question), one.machine.gpus))
 
 
 def _cheapest(runner: TrialRunner, measured: Sequence[Candidate], fast: bool, workers: int) -> tuple[TrialRunner, Plan]:
@@ -331,7 +327,7 @@ def _no_higher_than(answer: Plan, changes: Sequence[outlook.Change]) -> Plan:
 
 def _stages(question: Question, found: Sequence[Candidate], fast: bool, progress: Progress) -> Stages:
     """Return the stages before the answer is refined."""
-    work = dict.fromkeys(map(_search_of, found[: sizing.SIMULATED]), SEARCH) | {PLANNED: PLANNED_WORK}
+    work = dict.fromkeys(map(_search_of, found[: sizing.SIMULATED]), SEARCH_WORK) | {PLANNED: PLANNED_WORK}
     if question.takes_long_trials and not fast:
         work[LONG_TRIALS] = LONG_TRIALS_WORK
     return Stages(work, progress)
@@ -355,7 +351,7 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
             stages.skip(_search_of(candidate))
             measured.append(candidate)
             continue
-        stages.begin(_search_of(candidate), SEARCH)
+        stages.begin(_search_of(candidate), SEARCH_WORK)
         one = sizing.measure(runner, candidate, worth=worth, is_rough=fast)
         measured.append(sizing.widen(runner, one) if one.rate and not fast else one)
         stages.end(_search_of(candidate))

@@ -37,50 +37,62 @@ class PlannedLoad:
     def asking(self, question: Question) -> PlannedLoad:
         return replace(self, runner=self.runner.asking(question))
 
-    def run(self, one: Candidate, replicas: int) -> Trial:
+    def run(self, candidate: Candidate, replicas: int) -> Trial:
         """Run a trial of the demand on so many replicas."""
-        topology = self.runner.topology(min(one.pooled, replicas))
-        return self.run_at(one, self.runner.question.demand.rate / replicas, topology)
+        topology = self.runner.topology(min(candidate.pooled, replicas))
+        return self.run_at(candidate, self.runner.question.demand.rate / replicas, topology)
 
-    def run_at(self, one: Candidate, rate: float, topology: Topology, config: EngineConfig | None = None) -> Trial:
+    def run_at(
+        self, candidate: Candidate, rate: float, topology: Topology, config: EngineConfig | None = None
+    ) -> Trial:
         """Run a trial at so many requests/s of each engine. config: in place of the candidate's."""
-        trial = self.runner.run(one, rate, seed=PLANNED_SEED, reads=self.reads, config=config, topology=topology)
-        if self.decides and trial.undecided and self.runner.question.sizes.decisive:  # it runs on
-            trial = self.runner.run(one, rate, seed=PLANNED_SEED, config=config, topology=topology, decides=True)
-        return trial
+        trial = self.runner.run(candidate, rate, seed=PLANNED_SEED, reads=self.reads, config=config, topology=topology)
+        return self.decided(trial, candidate, rate, topology, config) if self.decides else trial
 
-    def run_ahead(self, one: Candidate, replicas: Iterable[int]) -> None:
+    def decided(
+        self, trial: Trial, candidate: Candidate, rate: float, topology: Topology, config: EngineConfig | None = None
+    ) -> Trial:
+        """Return a trial that was run so; where it does not decide the SLOs, one that runs on until it does."""
+        if not (trial.undecided and self.runner.question.sizes.decisive):
+            return trial
+        return self.runner.run(candidate, rate, seed=PLANNED_SEED, config=config, topology=topology, decides=True)
+
+    def run_ahead(self, candidate: Candidate, replicas: Iterable[int]) -> None:
         """Run a trial of the demand on each number of replicas, on several cores: the cache keeps them."""
-        if self.runner.stores(one.config):
-            run_ahead([partial(self.run, one, number) for number in replicas], self.workers)
+        if self.runner.stores(candidate.config):
+            run_ahead([partial(self.run, candidate, number) for number in replicas], self.workers)
 
 
 def planned_replicas(load: PlannedLoad, best: Candidate) -> tuple[Question, Candidate, int, Trial]:
     """Return the replicas that meet the SLOs, with as many request slots as the search needed, if those are enough for
     the bursts. Where there are so many GPUs, they get fewer requests instead."""
     question, met = load.runner.question, best.capacity.met
-    fixed = None if question.gpus is None else question.gpus // best.machine.gpus
+    fixed = question.engines(best.machine)
     replicas = best.replicas(question.demand) if fixed is None else fixed
-    one = best
+    candidate = best
     if met is not None:
-        one = replace(best, config=with_fewer_rows(best, load.runner.traffic, met, question.overrides))
+        candidate = replace(best, config=with_fewer_rows(best, load.runner.traffic, met, question.overrides))
 
     def run(*, ahead: bool) -> Trial:
         """Run a trial. ahead: also that of the next harder load, on another core."""
         nonlocal question
         if ahead and question.slos and fixed is None and conversations_of(question) is None:
-            load.run_ahead(one, (replicas, _more(replicas)))
+            load.run_ahead(candidate, (replicas, _more(replicas)))
         question, trial = balanced_load(
-            question, one, replicas, load.runner.traffic, lambda asked: load.asking(asked).run(one, replicas)
+            question,
+            candidate,
+            replicas,
+            load.runner.traffic,
+            lambda asked: load.asking(asked).run(candidate, replicas),
         )
         return trial
 
     trial = run(ahead=True)
     # Where not all of the fewer rows were taken, more of them change nothing.
-    if not trial.met and one.config != best.config and trial.peak_rows >= one.config.max_num_seqs:
-        fewer, one = one, best
+    if not trial.met and candidate.config != best.config and trial.peak_rows >= candidate.config.max_num_seqs:
+        fewer, candidate = candidate, best
         trial = run(ahead=False)
-        one = best if trial.met else fewer  # the load is too high for either
+        candidate = best if trial.met else fewer  # the load is too high for either
     attempts = HARDER if fixed is None else LOWER
     for attempt in range(attempts if question.slos else 0):
         if trial.met:
@@ -91,8 +103,9 @@ def planned_replicas(load: PlannedLoad, best: Candidate) -> tuple[Question, Cand
         else:
             question = replace(question, demand=replace(question.demand, rate=question.demand.rate / HARDER_BY))
         trial = run(ahead=attempt % 2 == 1)
-        one = replace(one, rate=trial.rate, missed_at=missed_at) if trial.met else replace(one, missed_at=trial.rate)
-    return question, replace(one, pooled=min(one.pooled, replicas)), replicas, trial
+        served = {"rate": trial.rate, "missed_at": missed_at} if trial.met else {"missed_at": trial.rate}
+        candidate = replace(candidate, **served)
+    return question, replace(candidate, pooled=min(candidate.pooled, replicas)), replicas, trial
 
 
 def _more(replicas: int) -> int:
@@ -198,4 +211,5 @@ def _trial(runner: TrialRunner, found: Candidate) -> Trial:
 
 
 def _replicas(found: Candidate, question: Question) -> int:
-    return found.replicas(question.demand) if question.gpus is None else question.gpus // found.machine.gpus
+    engines = question.engines(found.machine)
+    return found.replicas(question.demand) if engines is None else engines

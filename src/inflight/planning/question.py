@@ -72,6 +72,10 @@ class Question:
         profile, mean = self.fleet.profile, self.demand.mean_rate
         return mean if profile is None or mean < self.demand.rate else profile.mean
 
+    def engines(self, machine: Machine) -> int | None:
+        """Return the engines of the GPUs that there are; None where their number is asked for."""
+        return None if self.gpus is None else self.gpus // machine.gpus
+
     @property
     def takes_long_trials(self) -> bool:
         """Whether long trials decide the answer (`long_trials`): not where requests wait for the answers of others, nor

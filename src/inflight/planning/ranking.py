@@ -45,7 +45,8 @@ class RankedPlan(Struct, frozen=True):
 def rank(one: Candidate, question: Question) -> float:
     """Return what the better of two machines has less of: GPUs, or with so many the requests/s that they serve, below
     0."""
-    return one.gpus(question.demand) if question.gpus is None else -one.rate * (question.gpus // one.machine.gpus)
+    engines = question.engines(one.machine)
+    return one.gpus(question.demand) if engines is None else -one.rate * engines
 
 
 def ranked(
@@ -68,13 +69,13 @@ def ranked(
     return found if _is_clearly_cheaper(found[0], own) else _chosen_first(found)
 
 
-def ranked_on(gpus: int, chosen: Candidate, served: float, others: Iterable[Candidate]) -> list[RankedPlan]:
+def ranked_on(question: Question, chosen: Candidate, others: Iterable[Candidate]) -> list[RankedPlan]:
     """Return the plans on so many GPUs, that which serves the most first; the chosen one, where no other serves clearly
-    more. served: requests/s of the chosen one."""
-    found = [_of_candidate(chosen, gpus // chosen.machine.gpus, is_chosen=True, rate=served)]
+    more. question: whose demand is what the chosen one serves."""
+    served = question.demand.rate
+    found = [_of_candidate(chosen, question.engines(chosen.machine) or 0, is_chosen=True, rate=served)]
     for one in others:
-        engines = gpus // one.machine.gpus
-        if one.rate and engines:
+        if one.rate and (engines := question.engines(one.machine)):
             found.append(_of_candidate(one, engines, rate=one.rate * engines, asked_by=_asked_by(one, chosen)))
     found = list({one.name: one for one in reversed(found)}.values())  # the chosen one stands first
     found.sort(key=lambda one: one.key)

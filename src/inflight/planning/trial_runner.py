@@ -109,8 +109,8 @@ class TrialRunner:
 
     def _fleet(self, candidate: Candidate, rate: float, demand: Demand) -> float:
         """Return the engines that the whole demand has at so many requests/s of each."""
-        gpus = self.question.gpus
-        return demand.rate / rate if gpus is None else max(1, gpus // candidate.machine.gpus)
+        engines = self.question.engines(candidate.machine)
+        return demand.rate / rate if engines is None else max(1, engines)
 
     def search_limit(self, candidate: Candidate) -> float:
         """Return the requests/s of each engine beyond which no search goes: the ceiling of the candidate, or, where it
