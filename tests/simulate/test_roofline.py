@@ -210,6 +210,19 @@ def test_a_step_without_a_graph_is_launched_layer_by_layer_and_one_of_prompts_al
     assert same.seconds(prompt) == pytest.approx(layers * 1e-3 + engine.step)
 
 
+def test_a_step_of_whole_prompts_takes_the_forward_passes_of_its_engine() -> None:
+    """Each reads the experts again; an engine that takes one pass, and a text that is not cut, have a single one."""
+    whole, one = (Features(n * 1024, n, n, 0, n * 1024 * 512.0, prompt_chunks=n) for n in (16, 1))
+    mixture = model("h100", "qwen3-30b-a3b", 1)
+    cut = mixture.in_steps_of(None, 1024)
+    assert cut.seconds(whole) == pytest.approx(16 * mixture.seconds(one), rel=0.01)
+    assert cut.seconds(whole) > 1.3 * mixture.seconds(whole)
+    assert cut.seconds(one) == mixture.seconds(one)
+    assert mixture.extrapolates(whole) and not cut.extrapolates(whole)
+    others = model("h100", "qwen3-30b-a3b", 1, engine=engine_costs("vllm")), model("h100", "bge-m3", 1)
+    assert all(other.in_steps_of(None, 1024).seconds(whole) == other.seconds(whole) for other in others)
+
+
 @pytest.mark.parametrize("held", [Features(257, 250, 250, 250 * 500, 7 * 250.0), Features(300, 300, 300, 150_000, 0.0)])
 def test_steps_of_decodes_take_about_as_long_under_any_engine(held: Features) -> None:
     names = ("vllm", "sglang", "tensorrt-llm")

@@ -17,7 +17,7 @@ from inflight.metrics.slo import METRICS, Slo, percentiles, shares_of
 from inflight.metrics.summary import Summary, Window, summarize, ttft_trend
 from inflight.models.sequence_memory import host_checkpoints
 from inflight.planning.demand import with_targets
-from inflight.planning.engine_config import WHOLE_PROMPTS, EngineConfig
+from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
 from inflight.planning.programs import Span
 from inflight.planning.queues import class_behind, grows
@@ -28,8 +28,8 @@ from inflight.simulate.costs import Cost
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.engine_costs import front_end_costs
-from inflight.simulate.simulation import Pool, Simulation, SimulationSetup, simulate
-from inflight.simulate.steps import StepModel, in_steps_of
+from inflight.simulate.simulation import Pool, Simulation, SimulationSetup, in_engine_steps, simulate
+from inflight.simulate.steps import StepModel
 from inflight.simulate.transfers import Folder, TransferRate
 from inflight.workload.workload import Workload
 
@@ -298,8 +298,8 @@ def try_out(
         targets: Of each request, for goodput.
         measured: Shares of the arrivals' span between which the run is measured (see `steady`).
     """
-    whole = config.strategy in WHOLE_PROMPTS
-    meter = Meter(in_steps_of(model or machine.model, None if whole else config.max_num_batched_tokens))
+    settings = config.engine_settings(machine.max_model_len, machine.device)
+    meter = Meter(in_engine_steps(model or machine.model, settings, config.scheduling))
     offered = workload if targets is None else with_targets(workload, targets)
     run = simulate_run(machine, config, offered, meter, topology)
     return trial_of(run, meter, slos, topology, measured, workload)

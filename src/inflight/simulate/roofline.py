@@ -47,7 +47,6 @@ from inflight.simulate.shards import (
     prompt_chunks,
 )
 
-HALF = Parallelism(pipeline=2)  # of a batch
 NVLINK = "NVLink"
 EXPERT_PASSES = 3  # times that vectors of the chosen experts are read or written beside their products
 # In a step with prompts all rows pass the kernels of chunks (vLLM, gated delta rule): one that decodes fills a chunk,
@@ -112,6 +111,7 @@ class Roofline:
         self._block_bytes = block_size * self._attention.token_bytes
         self._overlaps = self.parallelism.spans(gpu)
         self._batch_tokens: int | None = None  # of one of a pipeline's batches at most, where that is known
+        self._pass_tokens = sys.maxsize
         self._has_graphs = gpu.device == "cuda"  # of decodes; other steps are launched kernel by kernel
         self._gaps = self._kernel_gaps()
         # What depends on numbers of tokens alone, of which few occur: linear layers, the logits' head, collectives.
@@ -131,13 +131,21 @@ class Roofline:
         """Whether shares of the data sheet are estimates: nothing was measured of such GPUs."""
         return is_estimated(self.gpu.kernels)
 
-    def in_steps_of(self, tokens: int | None) -> Roofline:
-        """Return the model of an engine whose steps have so many tokens at most, of all data-parallel groups and stages
-        of a pipeline together; None: of one that does not divide prompts. Before, each step is taken to be full."""
-        if self.parallelism.pipeline == 1:
-            return self
+    def in_steps_of(self, tokens: int | None, pass_tokens: int | None = None) -> Roofline:
+        """Return the model of an engine whose steps have so many tokens at most.
+
+        Args:
+            tokens: Of all data-parallel groups and stages of a pipeline together; None: prompts are not divided between
+                steps. Before, each step is taken to be full.
+            pass_tokens: Of a forward pass at most, of all of them together, too; None: any number. A wider step of this
+                engine takes several, unless a token sees those behind it; that of another engine is a single one.
+        """
+        is_cut = tokens is None and self._engine.is_own and not self.spec.encoder_only
         bounded = copy.copy(self)
-        bounded._batch_tokens = sys.maxsize if tokens is None else max(1, tokens // self.parallelism.batches)
+        if self.parallelism.pipeline > 1:
+            bounded._batch_tokens = sys.maxsize if tokens is None else max(1, tokens // self.parallelism.batches)
+        if is_cut and pass_tokens is not None:
+            bounded._pass_tokens = pass_tokens
         return bounded
 
     def seconds(self, features: Features) -> float:
@@ -146,6 +154,7 @@ class Roofline:
 
     def costs(self, features: Features) -> tuple[Cost, ...]:
         """Return a step's time by class of work, in the order of KINDS."""
+        passes, features = self._passes(features)
         step, stage_tokens = features, features.tokens / self.parallelism.pipeline
         features = busiest_batch(step, self.parallelism, MAX_MEASURED_TOKENS, self._batch_tokens)
         if self._has_graphs and not features.has_prompts:
@@ -153,15 +162,22 @@ class Roofline:
         stage_tokens = max(stage_tokens, features.tokens)
         work = self._work(features, stage_tokens)
         if self._overlaps:
-            half = self._work(busiest_batch(features, HALF, features.tokens), stage_tokens / 2)
+            half = self._work(_part(features, 2), stage_tokens / 2)
             work = _overlapped(work, half, self._expert_exchange(stage_tokens / 2))
-        rounds = self._factor * self._rounds(step, features)
+        rounds = passes * self._factor * self._rounds(step, features)
         factor = rounds * self._engine.kernels
         kernels = sum([cost.seconds for cost in work]) * self._engine.kernels
         launch = Cost("launch", rounds * self._launch(features, kernels), "launch")
         if factor == 1:
             return (*work, launch)
         return (*[Cost(cost.kind, cost.seconds * factor, cost.bound) for cost in work], launch)
+
+    def _passes(self, step: Features) -> tuple[int, Features]:
+        """Return the forward passes of a step, and what one of them computes."""
+        if step.tokens <= self._pass_tokens:
+            return 1, step
+        passes = math.ceil(step.tokens / self._pass_tokens)
+        return passes, _part(step, passes)
 
     def _rounds(self, step: Features, batch: Features) -> float:
         """Return how many times each stage of a pipeline has all of its batches in a step: at the end of a prompt that
@@ -190,6 +206,7 @@ class Roofline:
 
     def extrapolates(self, features: Features) -> str | None:
         """Return a sentence on a step beyond the measured efficiencies; None where it is within."""
+        _, features = self._passes(features)
         features = busiest_batch(features, self.parallelism, MAX_MEASURED_TOKENS, self._batch_tokens)
         if features.tokens > MAX_MEASURED_TOKENS:
             return f"A step has {features.tokens:,} tokens; kernels were measured up to {MAX_MEASURED_TOKENS:,}."
@@ -339,6 +356,11 @@ class Roofline:
         whole = max(whole, batches * engine.token * features.samples)
         copied = features.moved_blocks * self._block_bytes / (self.gpu.host_gb_per_s * 1e9)
         return whole - kernels + copied
+
+
+def _part(features: Features, parts: int) -> Features:
+    """Return what one of so many equal parts of a step computes."""
+    return busiest_batch(features, Parallelism(pipeline=parts), features.tokens)
 
 
 def _overlapped(whole: tuple[Cost, ...], half: tuple[Cost, ...], exchange: float) -> tuple[Cost, ...]:

@@ -289,6 +289,13 @@ def has_distinct_prompts(workload: Workload, setup: SimulationSetup) -> bool:
     )
 
 
+def in_engine_steps(model: StepModel, settings: EngineSettings, scheduling: SchedulingSettings) -> StepModel:
+    """Return a step model as an engine with these settings has steps and forward passes."""
+    tokens, entry = budget(settings, scheduling), scheduling.entry
+    divides = entry is None or entry.bounded_by == "tokens"
+    return in_steps_of(model, tokens if divides else None, tokens)
+
+
 class PoolBuilder:
     """Builds the replicas and the router of a pool."""
 
@@ -343,9 +350,7 @@ class PoolBuilder:
             tiers.append(HostCopies(pool.host, capacity))
         timed = TimedTransfers(tiers, clock) if tiers else None
         copy_seconds = None if pool.host is None else pool.host.block_s
-        entry = pool.scheduling.entry
-        divides = entry is None or entry.bounded_by == "tokens"
-        model = in_steps_of(pool.model(number), budget(pool.settings, pool.scheduling) if divides else None)
+        model = in_engine_steps(pool.model(number), pool.settings, pool.scheduling)
         executor = SimulatedExecutor(capacity, model, drafts, timed, copy_seconds)
         scheduler = scheduler_for(
             capacity,

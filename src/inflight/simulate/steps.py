@@ -113,11 +113,16 @@ class StepModel(Protocol):
         context brings no step inside."""
 
 
-def in_steps_of(model: StepModel, tokens: int | None) -> StepModel:
-    """Return the model of an engine whose steps have so many tokens at most, where that changes it. tokens: None where
-    prompts are never divided."""
-    bounded: Callable[[int | None], StepModel] | None = getattr(model, "in_steps_of", None)
-    return model if bounded is None else bounded(tokens)
+def in_steps_of(model: StepModel, tokens: int | None, pass_tokens: int | None = None) -> StepModel:
+    """Return the model of an engine whose steps have so many tokens at most, where that changes it.
+
+    Args:
+        model: The model of its steps.
+        tokens: None where prompts are never divided between steps.
+        pass_tokens: Of a forward pass at most, of which wider steps take several; None: any number.
+    """
+    bounded: Callable[[int | None, int | None], StepModel] | None = getattr(model, "in_steps_of", None)
+    return model if bounded is None else bounded(tokens, pass_tokens)
 
 
 Errors = Mapping[str, tuple[float, int]]  # kind, or "all" → mean absolute relative error, steps
