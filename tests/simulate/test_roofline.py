@@ -147,6 +147,8 @@ def test_the_slow_end_is_slower_and_the_fast_end_faster(gpu: str, held: Features
         ("mi300x", "published"),
         ("l40s", "published"),
         ("l4", "estimated"),
+        ("h20", "estimated"),
+        ("l20", "estimated"),
         ("epyc-9654", "estimated"),
     ],
 )

@@ -114,8 +114,10 @@ def kernels_name(name: str, is_processor: bool) -> str:
 
 
 def is_estimated(gpu: str) -> bool:
-    """Return whether the shares of a GPU are estimates: no run and no kernel of its like was fitted."""
-    return measured_family(gpu) is None
+    """Return whether the shares of a GPU are estimates: no run and no kernel of its like was fitted, so that it has
+    those of others alone."""
+    family = measured_family(gpu)
+    return family is None or read_shares()[family].keys() <= {"names", "others"}
 
 
 def tables_of(gpu: str) -> tuple[str, ...]:
