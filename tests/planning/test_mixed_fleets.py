@@ -92,3 +92,6 @@ def test_a_fleet_whose_pools_fit_the_rate_better_takes_fewer_though_it_serves_no
     demand = replace(runner.question.demand, rate=engines * need.rate)
     (verdict,) = LayoutOutlook([other, need], demand, runner.traffic, LINK).verdicts
     assert f"fit this rate better: {engines} GPUs in place of {engines + 1}" in verdict
+    many = replace(demand, rate=20 * demand.rate)
+    (verdict,) = LayoutOutlook([other, need], many, runner.traffic, LINK).verdicts
+    assert "serves no more" in verdict and "better" not in verdict, "a hundredth fewer is noise"

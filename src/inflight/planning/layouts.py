@@ -309,7 +309,8 @@ class LayoutOutlook:
             gpus = need.gpus(self.demand)
             fewest = min(filter(None, (one.gpus(self.demand) for one in others)), default=0)
             pays = need.rate > (1 + MIN_GAIN) * other.rate
-            yield sentence("on_mixed", need=need, other=other, gpus=gpus, others=fewest, pays=pays)
+            fits = gpus is not None and gpus < (1 - MIN_GAIN) * fewest
+            yield sentence("on_mixed", need=need, other=other, gpus=gpus, others=fewest, pays=pays, fits=fits)
 
     def _on_tiers(self) -> Iterator[str]:
         for one in self.needs:
