@@ -1,6 +1,6 @@
 """A retuning as typed data, whose JSON `inflight tune --record --json` prints.
 
-Times are seconds, goodput is requests/s; null where a value is not known or not finite.
+Times are seconds, goodput is requests/s; null where a value is not known, or, as `json_text` has it, not finite.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class FigureResult(Struct, kw_only=True, rename={"low": "ratio_from", "high": "r
     """low, high: 95 % interval of proposed over simulated."""
 
     name: str
-    measured: float | None
-    simulated: float | None
-    proposed: float | None
-    low: float | None
-    high: float | None
+    measured: float
+    simulated: float
+    proposed: float
+    low: float
+    high: float
 
 
 class ReplayedResult(Struct, kw_only=True):
@@ -77,11 +77,11 @@ def retune_result(retuning: Retuning, shadow: Shadow | None) -> RetuneResult:
 def _figure(one: Figure) -> FigureResult:
     return FigureResult(
         name=one.name,
-        measured=_finite(one.measured),
-        simulated=_finite(one.present),
-        proposed=_finite(one.proposed),
-        low=_finite(one.low),
-        high=_finite(one.high),
+        measured=one.measured,
+        simulated=one.present,
+        proposed=one.proposed,
+        low=one.low,
+        high=one.high,
     )
 
 
@@ -92,7 +92,7 @@ def _shadow(shadow: Shadow) -> ShadowResult:
         requests=shadow.requests,
         present=_replayed(shadow.present),
         proposed=None if shadow.proposed is None else _replayed(shadow.proposed),
-        ratio=_finite(ratio.mean),
+        ratio=ratio.mean,
         low=ratio.low,
         high=ratio.high,
     )
@@ -100,7 +100,3 @@ def _shadow(shadow: Shadow) -> ShadowResult:
 
 def _replayed(one: Replayed) -> ReplayedResult:
     return ReplayedResult(simulated=one.simulated.attained_per_s, measured=[run.attained_per_s for run in one.measured])
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
