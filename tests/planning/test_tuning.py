@@ -15,12 +15,12 @@ from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.mixture import Mixed
 from inflight.planning.proposal import Overrides
-from inflight.planning.simulation import simulate_run
+from inflight.planning.simulation import read_off, simulate_run
 from inflight.planning.tuning import Check, Tuning, tune, tuned_dimensions
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import Sessions, TrafficClass
 from inflight.workload.lengths import Fixed, parse_lengths
-from inflight.workload.workload import WorkloadError
+from inflight.workload.workload import Workload, WorkloadError
 
 from .builders import drawn, machine
 
@@ -82,10 +82,22 @@ def test_conversations_send_what_was_asked_for() -> None:
     )
     demand = Mixed.of([talk], Poisson(0.4))
     fixed = Overrides(max_num_seqs=16, max_num_batched_tokens=256, policy="sjf")
-    found = tune(machine(), demand, traffic_of(demand), SLOS, requests=60, overrides=fixed)
+    ran: list[tuple[Workload, tuple[float, float]]] = []
+
+    def run(config: EngineConfig, offered: Workload, shares: tuple[float, float]) -> Summary:
+        ran.append((offered, shares))
+        return summarize([_answered(1, 0.1)])
+
+    check = Check(run, seconds=30.0, settings=1)
+    found = tune(machine(), demand, traffic_of(demand), SLOS, requests=60, overrides=fixed, check=check)
     assert demand.rate == 2.0
     assert found.start.trial.summary.offered_per_s == pytest.approx(2.0, rel=0.15)
     assert found.start.trial.cached > 0.4
+    ((real, shares),) = ran
+    simulated = simulate_run(machine(), found.start.config, real, machine().model)
+    assert real.until is not None and (shares[1] - shares[0]) * real.until == pytest.approx(30.0, rel=0.5)
+    summary, _ = read_off([one for one in simulated.observations if one.sent is not None], shares, real.until)
+    assert summary.offered_per_s == pytest.approx(2.0, rel=0.25), "as in trials"
     many = replace(talk, sessions=Sessions(turns=Fixed(8), think_s=1e7))
     with pytest.raises(WorkloadError, match="conversations of 8 turns or more would be open"):
         endless = Mixed.of([many], Poisson(4.0))
@@ -130,12 +142,12 @@ def test_the_real_engine_has_the_last_word() -> None:
     favourite = simulated.tried[2].config
     ran: list[EngineConfig] = []
 
-    def run(config: EngineConfig) -> Summary:
+    def run(config: EngineConfig, offered: Workload, shares: tuple[float, float]) -> Summary:
         ran.append(config)
         good = replace(config, reasons={}) == replace(favourite, reasons={})
         return summarize([_answered(number, 0.1 if good else 50.0) for number in range(20)])
 
-    found = tuned(check=Check(run, len(simulated.tried), repeats=2))
+    found = tuned(check=Check(run, 20.0, len(simulated.tried), repeats=2))
     assert replace(found.best.config, reasons={}) == replace(favourite, reasons={})
     assert [one.attainment for one in found.best.measured] == [1.0, 1.0]
     assert "measured" in found.best.config.reasons["strategy"]
@@ -146,7 +158,7 @@ def test_the_real_engine_has_the_last_word() -> None:
 @pytest.mark.wide
 def test_the_simulators_choice_stays_where_it_measures_as_well() -> None:
     simulated = usual()
-    found = tuned(check=Check(lambda config: summarize([_answered(1, 0.1)]), settings=3))
+    found = tuned(check=Check(lambda *of: summarize([_answered(1, 0.1)]), 20.0, settings=3))
     assert found.best.config == simulated.best.config and found.decision is not None
     assert found.decision.loss == 0.0 and found.decision.rank_correlation is None
     assert len(found.decision.judged) == 3

@@ -23,20 +23,20 @@ from inflight.config.setting import SettingsError, above_zero, at_least, check_s
 from inflight.config.speculation import OFF
 from inflight.metrics.slo import Slo, SloError, parse_slos, targets
 from inflight.metrics.summary import Summary
-from inflight.planning.demand import Demand, traffic_of, with_targets
+from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig, configuration
 from inflight.planning.machine import Machine
 from inflight.planning.measured_run import measure_on
-from inflight.planning.proposal import MAX_ROWS, Overrides
+from inflight.planning.proposal import Overrides
 from inflight.planning.rendering import render
 from inflight.planning.result import tune_result
 from inflight.planning.retuning_result import retune_result
 from inflight.planning.shadow import with_shadow
 from inflight.planning.slos import check_slos
-from inflight.planning.steady import length, rows_at
-from inflight.planning.tuning import Check, Run, describe, goodput_targets, tune
+from inflight.planning.tuning import Check, EngineRun, describe, tune
 from inflight.records.json_text import json_text
 from inflight.workload.classes import TrafficClass
+from inflight.workload.workload import Workload
 
 VERIFY_SECONDS, VERIFY_REPEATS = 20.0, 2
 
@@ -113,8 +113,8 @@ def command(
     check = None
     if verify.verify:
         engine = EngineSettings(model=given.model, family=given.family, load_format=values["load_format"] or "auto")
-        run = _runner(engine, machine, demand, slos, asked.seed, verify.verify_seconds or VERIFY_SECONDS)
-        check = Check(run, verify.verify, verify.verify_repeats or VERIFY_REPEATS)
+        seconds, repeats = verify.verify_seconds or VERIFY_SECONDS, verify.verify_repeats or VERIFY_REPEATS
+        check = Check(_runner(engine, machine), seconds, verify.verify, repeats)
     tuning = tune(machine, demand, traffic, slos, overrides=overrides, seed=asked.seed, check=check, progress=show)
     figures = describe(tuning.best.trial)
     about = render("tune", tuning=tuning, figures=figures, machine=machine, rate=demand.rate).splitlines()
@@ -196,19 +196,12 @@ def _check_verify(
             raise click.UsageError(f"{option(name)} is about the real engine, which only --verify runs; leave it out.")
 
 
-def _runner(
-    engine: EngineSettings, machine: Machine, demand: Demand, slos: tuple[Slo, ...], seed: int, seconds: float
-) -> Run:
-    """Return a function that runs settings on the real engine, a new one for each, without drafts, as trials are.
-    seconds: of arrivals."""
+def _runner(engine: EngineSettings, machine: Machine) -> EngineRun:
+    """Return a function that runs a workload under settings on the real engine, a new one for each, without drafts, as
+    trials are."""
     from inflight.build import build_engine  # loads numpy and the kernels
 
-    requests = max(10.0, seconds * demand.rate)
-    run = length(rows_at(machine.model, traffic_of(demand), demand.rate, MAX_ROWS), requests, requests)
-    workload, limits = demand.workload(demand.rate, run.requests, seed), goodput_targets(slos)
-    workload = workload if limits is None else with_targets(workload, limits)
-
-    def measure(config: EngineConfig) -> Summary:
+    def run(config: EngineConfig, workload: Workload, shares: tuple[float, float]) -> Summary:
         settings = replace(
             config.engine_settings(machine.max_model_len, machine.device),
             model=engine.model,
@@ -218,6 +211,6 @@ def _runner(
             num_blocks=machine.blocks,
         )
         built = build_engine(settings, config.scheduling.drafting_from(OFF))
-        return measure_on(built.loop, built.capacity.vocab_size, workload, (run.begin, run.end))
+        return measure_on(built.loop, built.capacity.vocab_size, workload, shares)
 
-    return measure
+    return run

@@ -37,7 +37,9 @@ def measure_on(
     finally:
         loop.close()
     times = [entry.arrival for entry in workload.entries]
-    return read_off(judged_by(observations, targets), measured, max(times) - min(times))[0]
+    contexts_grow = any(entry.after is not None for entry in workload.entries)
+    sent = [one for one in observations if workload.until is None or one.sent is not None]
+    return read_off(judged_by(sent, targets), measured, workload.until or max(times) - min(times), contexts_grow)[0]
 
 
 def judged_by(observations: Sequence[Observation], targets: Targets | None) -> list[Observation]:

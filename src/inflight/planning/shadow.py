@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,10 +18,9 @@ from inflight.planning.engine_config import EngineConfig
 from inflight.planning.rendering import sentence
 from inflight.planning.retuning import Retuning, SimulatedRecord
 from inflight.planning.stages import Progress, quiet
-from inflight.planning.tuning import BETTER
+from inflight.planning.tuning import BETTER, EngineRun
 from inflight.workload.workload import Entry, Workload
 
-Run = Callable[[EngineConfig, Workload, tuple[float, float]], Summary]
 Share = Literal["p50", "p95", "p99"]
 WHOLE_RUN = (0.0, 1.0)
 MIN_RUNS = 2  # of each of the settings, to decide by
@@ -71,7 +70,9 @@ class Shadow:
         return paired_ratio(*pairs)
 
 
-def shadow_replay(retuning: Retuning, run: Run, seconds: float, repeats: int, progress: Progress = quiet) -> Shadow:
+def shadow_replay(
+    retuning: Retuning, run: EngineRun, seconds: float, repeats: int, progress: Progress = quiet
+) -> Shadow:
     """Replay on the real engine, in turns (A B A B), so that a drift of the machine's speed affects both.
 
     Args:

@@ -13,13 +13,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from inflight.config.setting import SettingsError
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.observation import Targets
 from inflight.metrics.slo import Slo, targets
 from inflight.metrics.summary import Summary
-from inflight.planning.demand import Demand
+from inflight.planning.demand import Demand, with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
 from inflight.planning.mixture import Mixed
@@ -40,7 +41,10 @@ ALIKE = 0.8  # share of the settings that must serve a load alike for it to be c
 NEARER = 0.05  # of the worst SLO, where goodput is alike
 SPAN = 10.0  # seconds of arrivals, where that is not more than four times the requests
 
+MIN_CHECKED_REQUESTS = 10.0  # of a run on the real engine
+
 Run = Callable[[EngineConfig], Summary]
+EngineRun = Callable[[EngineConfig, Workload, tuple[float, float]], Summary]  # the last: shares that are measured
 Dimension = tuple[str, Callable[[EngineConfig], Iterator[EngineConfig]]]  # an option, and variants of settings in it
 
 
@@ -154,9 +158,11 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Runs on the real engine: of so many of the best settings, each `repeats` times."""
+    """Runs on the real engine: of so many of the best settings, each `repeats` times. seconds: of arrivals in each,
+    beside those that warm up."""
 
-    run: Run
+    run: EngineRun
+    seconds: float
     settings: int = 3
     repeats: int = 1
 
@@ -204,27 +210,48 @@ def tune(
     requests = max(MIN_TRIAL_REQUESTS, requests_for(slos, shares).decisive) if requests is None else requests
     check_steps(fixed.max_num_batched_tokens, requests, traffic)
     proposal = propose(machine, traffic, slos, fixed)
-    workload, measured = _workload(machine, proposal.config, demand, traffic, requests, seed)
+    offered = partial(_workload, machine, proposal.config, demand, traffic, seed)
+    workload, measured = offered(max(requests, SPAN * demand.rate), 4 * requests)
 
     def trial(config: EngineConfig) -> Trial:
         return try_out(machine, config, workload, slos, targets=goodput_targets(slos), measured=measured)
 
     tuning = search_settings(proposal.config, tuned_dimensions(machine, traffic, slos, fixed), trial, progress)
-    return tuning if check is None else _verify(tuning, check, progress)
+    if check is None:
+        return tuning
+    checked = max(MIN_CHECKED_REQUESTS, check.seconds * demand.rate)
+    real, part = offered(checked, checked)
+    limits = goodput_targets(slos)
+    real = real if limits is None else with_targets(real, limits)
+    return _verify(tuning, check, lambda config: check.run(config, real, part), progress)
 
 
 def _workload(
-    machine: Machine, config: EngineConfig, demand: Demand, traffic: Traffic, requests: int, seed: int
+    machine: Machine,
+    config: EngineConfig,
+    demand: Demand,
+    traffic: Traffic,
+    seed: int,
+    measured: float,
+    max_requests: float,
 ) -> tuple[Workload, tuple[float, float]]:
-    """Return the workload of all trials, and the shares of it that are measured: as a plan's, with the conversations
-    that are open and after what warms up. Raises WorkloadError where too many are open."""
+    """Return the workload of all runs, and the shares of it that are measured: as a plan's, with the conversations that
+    are open and after what warms up. Raises WorkloadError where too many are open.
+
+    Args:
+        machine, config: Of the engine.
+        demand, traffic: On it.
+        seed: Of the workload.
+        measured: Requests that are measured, unless those that fill and drain the batch with them are too many.
+        max_requests: Of these in all.
+    """
     residents = rows_at(machine.model, traffic, demand.rate, config.max_num_seqs)
     e2e = residents / demand.rate
     if isinstance(demand, Mixed) and demand.rate > demand.max_rate(e2e):
         raise demand.too_many_open()
     cold = prompt_seconds(machine.model, traffic.input_mean, config.step_tokens(machine.max_model_len))
     warm_up = demand.warm_up_requests(demand.rate, residents, cold)
-    run = length(residents * demand.slowest, max(requests, SPAN * demand.rate), 4 * requests, warm_up)
+    run = length(residents * demand.slowest, measured, max_requests, warm_up)
     return demand.started(e2e).workload(demand.rate, run.requests, seed), (run.begin, run.end)
 
 
@@ -370,10 +397,10 @@ def _value(config: EngineConfig, name: str) -> object:
     return None if option is None else option.value
 
 
-def _verify(tuning: Tuning, check: Check, progress: Progress) -> Tuning:
+def _verify(tuning: Tuning, check: Check, run: Run, progress: Progress) -> Tuning:
     """Return the best on the real engine, the simulator's choice where it is as good."""
     others = [one for one in tuning.tried if _key(one.config) != _key(tuning.best.config)]
-    measured = take_turns([tuning.best, *others][: check.settings], check.run, check.repeats, progress)
+    measured = take_turns([tuning.best, *others][: check.settings], run, check.repeats, progress)
     decision = Decision(measured[0], measured)
     winner = decision.best
     if winner is not decision.chosen:
