@@ -44,9 +44,9 @@ class Conversations:
         """Return the seconds of a conversation in which its next turn is not sent yet."""
         return sum(self.shares[one.name] * self.think_seconds(one) for one in self.classes)
 
-    def think_seconds(self, one: TrafficClass) -> float:
+    def think_seconds(self, traffic: TrafficClass) -> float:
         """Return the mean seconds between the answers and the next turns of a conversation of a class."""
-        return max(0.0, self.turns[one.name] - 1) * one.sessions.think_s
+        return max(0.0, self.turns[traffic.name] - 1) * traffic.sessions.think_s
 
     def share_of_requests(self, name: str) -> float:
         """Return the share of a class in the requests."""

@@ -105,25 +105,26 @@ def _sglang_options(machine: Machine, config: EngineConfig, longest: int) -> str
 
 def _tensorrt_options(machine: Machine, config: EngineConfig, longest: int) -> str:
     """Return TensorRT-LLM's options, whose limits are those of each group. Its groups are single GPUs of a stage."""
-    one, length = machine.parallelism, _length(machine, longest)
-    groups = one.stage_gpus if one.data_attention > 1 else 1
-    parts = _sizes({"--tp_size": one.stage_gpus, "--ep_size": one.expert, "--pp_size": one.pipeline})
+    divided, length = machine.parallelism, _length(machine, longest)
+    groups = divided.stage_gpus if divided.data_attention > 1 else 1
+    parts = _sizes({"--tp_size": divided.stage_gpus, "--ep_size": divided.expert, "--pp_size": divided.pipeline})
     parts += [f"--max_seq_len {length}", f"--max_batch_size {math.ceil(config.max_num_seqs / groups)}"]
-    step = _step(config, groups * one.pipeline, length)
+    step = _step(config, groups * divided.pipeline, length)
     parts += [] if step is None else [f"--max_num_tokens {step}"]
     return _joined(parts)
 
 
 def _tensorrt_notes(machine: Machine, config: EngineConfig) -> list[str]:
-    one = machine.parallelism
+    divided = machine.parallelism
     entries = ["enable_chunked_prefill: true"] if config.strategy == CHUNKED_STRATEGY else []
-    entries += ["enable_attention_dp: true"] if one.data_attention > 1 else []
+    entries += ["enable_attention_dp: true"] if divided.data_attention > 1 else []
     entries += ["kv_cache_config: {dtype: fp8}"] if _kv(machine) == "fp8" else []
     notes = [f"Its --config file has to hold {', '.join(entries)}."] if entries else []
-    if one.data_attention > 1 and one.tensor > 1:
+    if divided.data_attention > 1 and divided.tensor > 1:
         notes.append(
-            f"TensorRT-LLM divides attention by sequences among all {one.stage_gpus} GPUs of a stage: it has "
-            f"DP{one.stage_gpus} in place of DP{one.data_attention} TP{one.tensor}, and its figures are other ones."
+            f"TensorRT-LLM divides attention by sequences among all {divided.stage_gpus} GPUs of a stage: it has "
+            f"DP{divided.stage_gpus} in place of DP{divided.data_attention} TP{divided.tensor}, and its figures are "
+            "other ones."
         )
     return notes
 

@@ -156,42 +156,42 @@ class Hardware:
     ) -> Machine:
         """Return the machine of one engine, with memory for `rows` request slots; raise ParallelismError where the
         model cannot be divided so. parallelism: a number: tensor parallelism of that degree."""
-        one = as_parallelism(parallelism)
+        divided = as_parallelism(parallelism)
         memory = max_concurrent_sequences(
             self.model,
             self.gpu,
             max(1.0, mean_context),
-            tensor_parallel=one,
+            tensor_parallel=divided,
             weights=self.weights,
             kv=self.kv,
-            max_num_batched_tokens=WIDEST_STEP * one.batches,
+            max_num_batched_tokens=WIDEST_STEP * divided.batches,
             max_num_seqs=rows,
             block_size=block_size,
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
             packed=self.engine.packing(self.weights, self.model.has_experts),
         )
-        name = self.gpu.name if one.gpus == 1 else f"{one.gpus} × {self.gpu.name}"
-        name = name if one.is_tensor_alone else f"{name} ({one})"
+        name = self.gpu.name if divided.gpus == 1 else f"{divided.gpus} × {self.gpu.name}"
+        name = name if divided.is_tensor_alone else f"{name} ({divided})"
         return Machine(
             name=name,
-            model=self._model(one, "typical", block_size),
+            model=self._model(divided, "typical", block_size),
             blocks=memory.blocks,
             block_size=block_size,
             max_model_len=self.model.default_model_len,
-            gpus=one.gpus,
-            parallelism=one,
-            price_per_hour=None if self.price_per_hour is None else self.price_per_hour * one.gpus,
+            gpus=divided.gpus,
+            parallelism=divided,
+            price_per_hour=None if self.price_per_hour is None else self.price_per_hour * divided.gpus,
             memory=memory,
-            state_snapshots=memory.state_snapshots * one.data_attention,
+            state_snapshots=memory.state_snapshots * divided.data_attention,
             state_blocks=memory.state_blocks,
             state_rows=rows if memory.state_bytes else 0,
             device=self.gpu.device,
             depth=default_depth(self.gpu.device) if self.engine.overlapped else 1,
-            cases=(self._model(one, "low", block_size), self._model(one, "high", block_size)),
+            cases=(self._model(divided, "low", block_size), self._model(divided, "high", block_size)),
             # as much again: hosts of GPUs have more memory than the GPUs, and a processor's is its own
             host_blocks=memory.blocks if self.gpu.device == "cuda" else 0,
-            block_bytes=memory.kv_bytes_per_token * block_size * one.gpus / one.data_attention,
+            block_bytes=memory.kv_bytes_per_token * block_size * divided.gpus / divided.data_attention,
             copy_seconds=memory.kv_bytes_per_token * block_size / (self.gpu.host_gb_per_s * 1e9),
             engine=self.engine,
         )

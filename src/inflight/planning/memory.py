@@ -176,19 +176,19 @@ def max_concurrent_sequences(
     gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
     if tokens_per_sequence < 1:
         raise ValueError(f"A sequence of {tokens_per_sequence:g} tokens; give at least 1.")
-    one = as_parallelism(tensor_parallel)
-    check_parallelism(spec, one)
+    parallelism = as_parallelism(tensor_parallel)
+    check_parallelism(spec, parallelism)
     packed = packed or packing(weights, spec.has_experts)
-    of_weights, stage = _weight_bytes(spec, one, packed), largest_stage(spec, one)
-    rows = math.ceil(max_num_seqs / one.data_attention)
-    activations = _activation_bytes(spec, one, math.ceil(max_num_batched_tokens / one.batches), rows)
-    states = rows * (state := stage * state_bytes(spec) / one.tensor)
-    taken = min(SYSTEM_BYTES, SYSTEM_SHARE * gpu.memory_bytes) + (COLLECTIVE_BYTES if one.gpus > 1 else 0.0)
+    of_weights, stage = _weight_bytes(spec, parallelism, packed), largest_stage(spec, parallelism)
+    rows = math.ceil(max_num_seqs / parallelism.data_attention)
+    activations = _activation_bytes(spec, parallelism, math.ceil(max_num_batched_tokens / parallelism.batches), rows)
+    states = rows * (state := stage * state_bytes(spec) / parallelism.tensor)
+    taken = min(SYSTEM_BYTES, SYSTEM_SHARE * gpu.memory_bytes) + (COLLECTIVE_BYTES if parallelism.gpus > 1 else 0.0)
     adapters = max_loras * ITEM_BYTES["bf16"] * adapter_parameters(spec, max_lora_rank)
     left = gpu.memory_bytes * MEMORY_SHARE - of_weights - activations - taken - states - adapters
     snapshots = default_checkpoints(rows, state, max(0.0, left)) if state else 0
     states, left = states + snapshots * state, left - snapshots * state
-    per_block = _block_bytes(spec, one, kv, math.ceil(tokens_per_sequence / block_size), block_size)
+    per_block = _block_bytes(spec, parallelism, kv, math.ceil(tokens_per_sequence / block_size), block_size)
     return MemoryBudget(
         memory_bytes=gpu.memory_bytes,
         weight_bytes=of_weights,
@@ -201,19 +201,19 @@ def max_concurrent_sequences(
         kv_bytes=max(0.0, left),
         kv_bytes_per_token=per_block / block_size,
         tokens_per_sequence=tokens_per_sequence,
-        groups=one.data_attention,
+        groups=parallelism.data_attention,
         group_blocks=max(0, int(left // per_block)),
         block_size=block_size,
     )
 
 
-def _block_bytes(spec: ModelSpec, one: Parallelism, kv: Precision, blocks: int, block_size: int) -> float:
+def _block_bytes(spec: ModelSpec, parallelism: Parallelism, kv: Precision, blocks: int, block_size: int) -> float:
     """Return the bytes of a block on a GPU of the largest stage, mean over a sequence of so many blocks."""
-    elements = sum(part.elements * part.kept(blocks * block_size) for part in cache_shards(spec, one.tensor))
-    return largest_stage(spec, one) * ITEM_BYTES[kv] * elements / blocks
+    elements = sum(part.elements * part.kept(blocks * block_size) for part in cache_shards(spec, parallelism.tensor))
+    return largest_stage(spec, parallelism) * ITEM_BYTES[kv] * elements / blocks
 
 
-def _weight_bytes(spec: ModelSpec, one: Parallelism, packed: Packing) -> float:
+def _weight_bytes(spec: ModelSpec, parallelism: Parallelism, packed: Packing) -> float:
     """Return the bytes of weights on a GPU of the largest stage. A pipeline's first stage has the input table and its
     last the output projection; the larger one is counted. Tensor parallelism does not divide all matrices
     (`replicated_elements`)."""
@@ -221,22 +221,23 @@ def _weight_bytes(spec: ModelSpec, one: Parallelism, packed: Packing) -> float:
     experts = every - step_weight_bytes(spec, packed, 0.0)
     head = 0.0 if spec.head is None else table_parameters(spec) * packed.head
     tables = weight_bytes(spec, packed) - every
-    ends = tables + head if one.pipeline == 1 else max(tables, head)
+    ends = tables + head if parallelism.pipeline == 1 else max(tables, head)
     replicated = sum(
         count * replicated_elements(layer.mixer, spec.hidden_size) for layer, count in spec.kinds_of_layers
     )
-    copies = replicated * packed.matrix * (1 - 1 / one.tensor)  # beside the part that is counted among the divided
-    layers = (every - experts - head) / one.tensor + copies + experts / one.stage_gpus
-    return largest_stage(spec, one) * layers + ends / one.tensor
+    copies = 1 - 1 / parallelism.tensor  # beside the part that is counted among the divided
+    copied = replicated * packed.matrix * copies
+    layers = (every - experts - head) / parallelism.tensor + copied + experts / parallelism.stage_gpus
+    return largest_stage(spec, parallelism) * layers + ends / parallelism.tensor
 
 
-def _activation_bytes(spec: ModelSpec, one: Parallelism, tokens: int, rows: int) -> float:
+def _activation_bytes(spec: ModelSpec, parallelism: Parallelism, tokens: int, rows: int) -> float:
     """Return the bytes of hidden states, the widest layer's projections and gated MLP (of a mixture the experts that a
     token picks and those that all share), and logits, of one batch of a step. Experts compute what comes from all
     data-parallel groups, on average as much as a group has."""
-    widest = max(_projected(layer, spec.hidden_size) for layer, _ in spec.kinds_of_layers) / one.tensor
+    widest = max(_projected(layer, spec.hidden_size) for layer, _ in spec.kinds_of_layers) / parallelism.tensor
     hidden = ITEM_BYTES["bf16"] * tokens * (4 * spec.hidden_size + widest)
-    return hidden + LOGIT_BYTES * rows * spec.vocab_size / one.tensor
+    return hidden + LOGIT_BYTES * rows * spec.vocab_size / parallelism.tensor
 
 
 def _projected(layer: LayerSpec, hidden: int) -> int:

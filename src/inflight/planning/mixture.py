@@ -219,14 +219,14 @@ class Mixed:
         sessions = None if self.sessions is None else number
         return replace(with_max_tokens(found, made.name, notes), until=seconds, sessions=sessions)
 
-    def _scaled(self, one: TrafficClass) -> TrafficClass:
+    def _scaled(self, traffic: TrafficClass) -> TrafficClass:
         """Return a class with lengths of the demand's, drawn evenly."""
-        added = one.sessions.added and Stratified(Stretched(one.sessions.added, self.prompt_stretch))
+        added = traffic.sessions.added and Stratified(Stretched(traffic.sessions.added, self.prompt_stretch))
         return replace(
-            one,
-            input=Stratified(Stretched(one.input, self.prompt_stretch)),
-            output=Stratified(Stretched(one.output, self.stretch)),
-            sessions=replace(one.sessions, added=added),
+            traffic,
+            input=Stratified(Stretched(traffic.input, self.prompt_stretch)),
+            output=Stratified(Stretched(traffic.output, self.stretch)),
+            sessions=replace(traffic.sessions, added=added),
         )
 
     def sample_requests(self, most: int) -> int:

@@ -352,8 +352,8 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
             measured.append(candidate)
             continue
         stages.begin(_search_of(candidate), SEARCH_WORK)
-        one = sizing.measure(runner, candidate, worth=worth, is_rough=fast)
-        measured.append(sizing.widen(runner, one) if one.rate and not fast else one)
+        candidate = sizing.measure(runner, candidate, worth=worth, is_rough=fast)
+        measured.append(sizing.widen(runner, candidate) if candidate.rate and not fast else candidate)
         stages.end(_search_of(candidate))
     return measured
 

@@ -42,11 +42,11 @@ class RankedPlan(Struct, frozen=True):
         )
 
 
-def rank(one: Candidate, question: Question) -> float:
+def rank(candidate: Candidate, question: Question) -> float:
     """Return what the better of two machines has less of: GPUs, or with so many the requests/s that they serve, below
     0."""
-    engines = question.engines(one.machine)
-    return one.gpus(question.demand) if engines is None else -one.rate * engines
+    engines = question.engines(candidate.machine)
+    return candidate.gpus(question.demand) if engines is None else -candidate.rate * engines
 
 
 def ranked(
@@ -100,11 +100,11 @@ def _of_candidates(others: Iterable[Candidate], demand: Demand, chosen: Candidat
 
 
 def _of_candidate(
-    one: Candidate, replicas: int, *, is_chosen: bool = False, rate: float | None = None, asked_by: str = ""
+    candidate: Candidate, replicas: int, *, is_chosen: bool = False, rate: float | None = None, asked_by: str = ""
 ) -> RankedPlan:
-    name = f"{one.machine.name}, {one.config.strategy}"
-    gpus, price = replicas * one.machine.gpus, _price(one, replicas)
-    return RankedPlan(name, (replicas,), gpus, price, is_chosen, rate, _settings(one.config), asked_by=asked_by)
+    name = f"{candidate.machine.name}, {candidate.config.strategy}"
+    gpus, price = replicas * candidate.machine.gpus, _price(candidate, replicas)
+    return RankedPlan(name, (replicas,), gpus, price, is_chosen, rate, _settings(candidate.config), asked_by=asked_by)
 
 
 def _of_layouts(needs: Iterable[LayoutNeed], demand: Demand, chosen: Candidate) -> Iterator[RankedPlan]:
@@ -129,10 +129,10 @@ def _settings(config: EngineConfig) -> dict[str, str | int | float | bool]:
     return {name: one.value for name, one in config.options().items()}
 
 
-def _asked_by(one: Candidate, chosen: Candidate) -> str:
+def _asked_by(candidate: Candidate, chosen: Candidate) -> str:
     """Return the options by which a candidate differs from the chosen one."""
-    divided = one.machine.parallelism
-    parts = [f"--strategy {one.config.strategy}"] if one.config.strategy != chosen.config.strategy else []
+    divided = candidate.machine.parallelism
+    parts = [f"--strategy {candidate.config.strategy}"] if candidate.config.strategy != chosen.config.strategy else []
     if divided != chosen.machine.parallelism:
         parts += [f"--tensor-parallel {divided.tensor}"]
         parts += [f"--data-parallel {divided.data_attention}"] if divided.data_attention > 1 else []
@@ -141,6 +141,6 @@ def _asked_by(one: Candidate, chosen: Candidate) -> str:
     return " ".join(parts)
 
 
-def _price(one: Candidate, engines: int) -> float | None:
-    price = one.machine.price_per_hour
+def _price(candidate: Candidate, engines: int) -> float | None:
+    price = candidate.machine.price_per_hour
     return None if price is None else price * engines

@@ -94,9 +94,9 @@ class ParallelismResult(Struct):
     served: bool
 
     @classmethod
-    def of(cls, one: Parallelism, vllm_options: str) -> ParallelismResult:
-        degrees = (one.tensor, one.expert, one.data_attention, one.pipeline)
-        return cls(*degrees, vllm_options=vllm_options, served=one.is_tensor_alone)
+    def of(cls, parallelism: Parallelism, vllm_options: str) -> ParallelismResult:
+        degrees = (parallelism.tensor, parallelism.expert, parallelism.data_attention, parallelism.pipeline)
+        return cls(*degrees, vllm_options=vllm_options, served=parallelism.is_tensor_alone)
 
 
 class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings": "mistakes"}):
@@ -249,8 +249,8 @@ def _plan(answer: Plan) -> PlanResult:
     )
 
 
-def _change(one: Change) -> ChangeResult:
-    return ChangeResult(one.name, one.trial.met, one.replicas, _values(one.trial), one.trial.replicas)
+def _change(change: Change) -> ChangeResult:
+    return ChangeResult(change.name, change.trial.met, change.replicas, _values(change.trial), change.trial.replicas)
 
 
 def _limit(cost: LimitCost, answer: Plan) -> LimitResult:
@@ -336,11 +336,11 @@ def tune_result(tuning: Tuning) -> TuneResult:
     )
 
 
-def _evaluated(one: EvaluatedConfig) -> EvaluatedResult:
+def _evaluated(evaluated: EvaluatedConfig) -> EvaluatedResult:
     return EvaluatedResult(
-        settings={name: entry.value for name, entry in one.config.options().items()},
-        goodput=one.trial.summary.attained_per_s,
-        attainment=one.trial.summary.attainment,
-        saturated=one.trial.saturated,
-        measured_goodput=one.goodput if one.measured else None,
+        settings={name: entry.value for name, entry in evaluated.config.options().items()},
+        goodput=evaluated.trial.summary.attained_per_s,
+        attainment=evaluated.trial.summary.attainment,
+        saturated=evaluated.trial.saturated,
+        measured_goodput=evaluated.goodput if evaluated.measured else None,
     )

@@ -74,14 +74,14 @@ def retune_result(retuning: Retuning, shadow: Shadow | None) -> RetuneResult:
     )
 
 
-def _figure(one: Figure) -> FigureResult:
+def _figure(figure: Figure) -> FigureResult:
     return FigureResult(
-        name=one.name,
-        measured=one.measured,
-        simulated=one.present,
-        proposed=one.proposed,
-        low=one.low,
-        high=one.high,
+        name=figure.name,
+        measured=figure.measured,
+        simulated=figure.present,
+        proposed=figure.proposed,
+        low=figure.low,
+        high=figure.high,
     )
 
 
@@ -98,5 +98,7 @@ def _shadow(shadow: Shadow) -> ShadowResult:
     )
 
 
-def _replayed(one: Replayed) -> ReplayedResult:
-    return ReplayedResult(simulated=one.simulated.attained_per_s, measured=[run.attained_per_s for run in one.measured])
+def _replayed(replayed: Replayed) -> ReplayedResult:
+    return ReplayedResult(
+        simulated=replayed.simulated.attained_per_s, measured=[run.attained_per_s for run in replayed.measured]
+    )

@@ -70,10 +70,13 @@ def beside(
     question = runner.question if demand is None else replace(runner.question, demand=demand)
     if not asks_for_sessions(question):
         return runner.run(candidate, rate, seed=PLANNED_SEED, model=model, demand=demand, reads=reads)
-    one = candidate if model is None else replace(candidate, machine=replace(candidate.machine, model=model))
+    if model is not None:
+        candidate = replace(candidate, machine=replace(candidate.machine, model=model))
     replicas, traffic = max(1, round(question.demand.rate / rate)), runner.traffic_of(question.demand)
 
     def run(asked: Question) -> Trial:
-        return runner.asking(asked, traffic).run(one, asked.demand.rate / replicas, seed=PLANNED_SEED, reads=reads)
+        return runner.asking(asked, traffic).run(
+            candidate, asked.demand.rate / replicas, seed=PLANNED_SEED, reads=reads
+        )
 
-    return balanced_load(question, one, replicas, traffic, run)[1]
+    return balanced_load(question, candidate, replicas, traffic, run)[1]
