@@ -80,6 +80,7 @@ class BlockPool:
             order: Order of eviction.
         """
         self.num_blocks = num_blocks
+        self.available = num_blocks  # without a reference: free or evictable, as `allocate` can return them now
         self.num_released = 0  # last references given back since the start
         self._ref_counts = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
@@ -101,11 +102,6 @@ class BlockPool:
     def held(self) -> int:
         """Blocks that have a holder."""
         return self.num_blocks - self.available
-
-    @property
-    def available(self) -> int:
-        """Blocks that `allocate` can return now."""
-        return len(self._free) + len(self._evictable)
 
     def ref_counts(self) -> tuple[int, ...]:
         return tuple(self._ref_counts)
@@ -155,26 +151,30 @@ class BlockPool:
             taken.append(block)
         for block in taken:
             ref_counts[block] = 1
+        self.available -= count
         return tuple(taken)
 
     def acquire(self, block: int) -> None:
         """Add a reference to a block that is held or evictable."""
         self._evictable.discard(block)
+        is_shared = self._ref_counts[block] > 0
         self._ref_counts[block] += 1
-        self._num_shared += self._ref_counts[block] > 1
+        self._num_shared += is_shared
+        self.available -= not is_shared
 
     def release(self, blocks: Iterable[int], owner: object = None) -> None:
         """Remove a reference from each block. owner: the session that held them, for the order of eviction."""
         if self._num_shared or self._cached:
             self._release_each(blocks, owner)
             return
-        ref_counts, before = self._ref_counts, len(self._free)
-        for block in blocks:
+        ref_counts, released = self._ref_counts, list(blocks)
+        for block in released:
             if ref_counts[block] != 1:
                 raise _released_too_often(block)
             ref_counts[block] = 0
-            self._free.append(block)
-        self.num_released += len(self._free) - before
+        self._free += released
+        self.available += len(released)
+        self.num_released += len(released)
 
     def _release_each(self, blocks: Iterable[int], owner: object) -> None:
         """Release blocks that may be shared, or have content that can be found."""
@@ -187,6 +187,7 @@ class BlockPool:
             if left:
                 self._num_shared -= 1
                 continue
+            self.available += 1
             self.num_released += 1
             if block in cached:
                 self._evictable.add(block, owner)
@@ -202,6 +203,7 @@ class BlockPool:
                 raise _released_too_often(block)
             ref_counts[block] = 0
         self._evictable.extend(blocks)
+        self.available += len(blocks)
         self.num_released += len(blocks)
 
     def discard(self, block: int) -> None:
