@@ -198,6 +198,8 @@ class FastForward(UnlearnedScheduler):
         memory, omitted = self._memory, self._omitted
         if self._shape is None or self._shape.whole_prompts or memory.has_state or memory.has_exporter:
             return None
+        if len(self._outputs.planned) != self._ahead:
+            return None
         if len(self._lanes) and memory.has_sources:
             return None
         prompts = [one for one in self._running.sequences if one.number not in omitted]

@@ -195,9 +195,10 @@ class Scheduler:
         self._next_step += 1
         self._foreground.planned(plan)
         planned = self._outputs.planned
-        for sequence in self._running.sequences:
-            if sequence.in_flight:
-                planned[sequence.number] = sequence
+        if plan.chunks:
+            for sequence in self._running.sequences:
+                if sequence.in_flight:
+                    planned[sequence.number] = sequence
         return self.interim.begin(plan, shape, planned)
 
     def plan_interim(self, within: BatchPlan, now: float) -> BatchPlan | None:
