@@ -6,11 +6,11 @@ first.
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import sub
 
 from inflight.metrics.confidence import quantile_interval
 
@@ -29,7 +29,7 @@ def tpot(first_token: float, last_token: float, output_tokens: int, with_first: 
 def itl(token_times: Sequence[float]) -> list[float]:
     """Return the inter-token latencies: the gaps between successive times of tokens. Tokens of one time (accepted
     drafts, buffered output) make no gap; TPOT counts each of them."""
-    return [later - earlier for earlier, later in itertools.pairwise(token_times) if later > earlier]
+    return [gap for gap in map(sub, token_times[1:], token_times) if gap > 0]
 
 
 def e2e(intended_send: float, last_token: float) -> float:
