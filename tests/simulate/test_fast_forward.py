@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -373,6 +374,14 @@ def test_preempted_sequences_find_their_blocks_whether_requests_share_them_or_no
         for one in (run.replicas[0].last,)
     ]
     assert counts[0] == counts[1] and counts[0][0] > 0
+
+
+def test_tokens_of_prompts_change_nothing_where_none_looks_at_them(tmp_path: Path) -> None:
+    workload, setup = Workload(DISTINCT, "distinct"), SimulationSetup(pool(num_blocks=30, prefix_caching=False))
+    with_tokens = simulate(workload, setup, tmp_path / "record.jsonl")  # which has them
+    without = simulate(workload, setup)
+    assert without.observations == with_tokens.observations
+    assert without.preemptions == with_tokens.preemptions > 0
 
 
 @DEPTHS

@@ -27,7 +27,7 @@ from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.metrics.observation import Observation
-from inflight.routing.registry import make_router
+from inflight.routing.registry import BLOCK, ROUTERS, make_router
 from inflight.routing.replica_view import ServingCosts
 from inflight.routing.router import Router
 from inflight.simulate.cluster import Cluster, DecodePool
@@ -57,17 +57,20 @@ from inflight.workload.workload import Workload
 
 
 class Requests:
-    """Makes the request for (index of an entry, intended send time)."""
+    """Makes the request for (index of an entry, intended send time). alike: whether prompts' tokens have no effect, but
+    for their number: they are TOKEN, as the answers."""
 
-    def __init__(self, workload: Workload, vocab_size: int, seed: int):
-        self._entries = workload.entries
+    def __init__(self, workload: Workload, vocab_size: int, seed: int, *, alike: bool = False):
+        self._entries, self._alike = workload.entries, alike
         self._contents = Contents(workload.entries, vocab_size, seed=seed, min_id=TOKEN + 1, stand_in=True, width=1)
         self._followers = Counter(entry.after for entry in workload.entries if entry.after is not None)  # not yet made
         self._so_far: dict[int, tuple[int, ...]] = {}  # entry that another follows → its prompt and answer
 
     def __call__(self, index: int, arrival: float) -> Request:
         entry = self._entries[index]
-        if entry.after is None:
+        if self._alike and entry.after is None and entry.prompt is None:
+            prompt = (TOKEN,) * entry.prompt_tokens
+        elif entry.after is None:
             prompt = self._contents.prompt(index)
         else:
             prompt = self._take_so_far(entry.after) + self._contents.added(index)
@@ -202,7 +205,8 @@ def simulate(
         made.append(PoolBuilder(pool, setup.seed + index, scheduler, exchange, path).build())
         first += pool.replicas if pool.scaling is None else pool.scaling.max_replicas
     decode = None if exchange is None else DecodePool(made[1], exchange, setup.disagg_mode)
-    requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed)
+    alike = record is None and exchange is None and not any(map(_reads_prompts, pools))
+    requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed, alike=alike)
     shares = several and any(pool.scheduling.weighs_tenants for pool in pools)
     costs = setup.front_end
     front_end = None if costs is None else FrontEnd(costs.request, costs.request_latency)
@@ -267,6 +271,12 @@ def _can_fast_forward(pool: Pool, workload: Workload) -> bool:
         and pool.capacity.max_rows <= budget(pool.settings, scheduling)  # otherwise decodes take turns
         and all(entry.lane in ("", "interactive") for entry in workload.entries)
     )
+
+
+def _reads_prompts(pool: Pool) -> bool:
+    """Return whether the tokens of a request's prompt have an effect, on what another finds cached, on drafts, or on
+    where it is routed."""
+    return pool.settings.enable_prefix_caching or pool.drafts is not None or BLOCK in ROUTERS[pool.router].options
 
 
 def has_distinct_prompts(workload: Workload, setup: SimulationSetup) -> bool:
