@@ -31,8 +31,9 @@ from inflight.planning.yardstick import Yardstick, beside
 
 ENDS = ("slow", "fast")  # as `Machine.cases`
 # Of jobs, in usual trials.
-LOAD_WORK, END_WORK, CHANGE_WORK, LIMIT_WORK, STRATEGY_WORK = 1.0, 2.5, 2.0, 2.0, 4.0
+LOAD_WORK, END_WORK, CHANGE_WORK, LIMIT_WORK, STRATEGY_WORK = 1.0, 3.5, 3.0, 7.0, 4.0
 ROUTER_WORK, LAYOUTS_WORK, DRAFTS_WORK = 3.0, 18.0, 2.0
+RUNNER_UP_WORK = 2.0  # beside the trials that ran ahead
 
 
 class PlanError(ValueError):
@@ -181,7 +182,7 @@ def _jobs(
     if question.layouts is not None:
         jobs.add(_LAYOUTS, LAYOUTS_WORK, _layouts, runner, best)
     if rivals.measured or not (strategies or question.layouts):
-        jobs.add(_RUNNER_UP, LOAD_WORK if rivals.measured else STRATEGY_WORK, runner_up, runner, best, rivals)
+        jobs.add(_RUNNER_UP, LOAD_WORK if rivals.measured else RUNNER_UP_WORK, runner_up, runner, best, rivals)
     return jobs
 
 

@@ -176,8 +176,9 @@ class Meter:
         taken = [step for step in self._steps if first <= step[0] < last] or self._steps
         busy = max(1e-12, math.fsum(seconds for _, _, seconds, _ in taken))
         by_kind: dict[tuple[str, str], float] = defaultdict(float)
-        for cost in (cost for *_, costs in taken for cost in costs):
-            by_kind[cost.kind, cost.bound] += cost.seconds / busy
+        for _, _, _, costs in taken:
+            for cost in costs:
+                by_kind[cost.kind, cost.bound] += cost.seconds / busy
         rows = math.fsum(rows * seconds for _, rows, seconds, _ in taken) / busy
         return Spent(rows, busy / max(1, len(taken)), by_kind)
 
