@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from inflight.metrics.definitions import attainment, deviation, goodput, jain
+from inflight.metrics.latencies import latencies
 from inflight.metrics.observation import Observation, Targets
+from inflight.metrics.slo import METRICS, percentiles
 from inflight.metrics.summary import Window, series, summarize, trend
 
 
@@ -168,3 +170,11 @@ def test_shares_and_deviation() -> None:
     assert goodput([True, False, True], 4.0) == 0.5
     assert (jain([1.0, 1.0]), jain([1.0, 0.0])) == (1.0, 0.5)
     assert (deviation([1.0, 3.0]), deviation([])) == (1.0, None), "it divides by n"
+
+
+def test_sorted_latencies_have_the_percentiles_of_all_offered_requests() -> None:
+    done = [seen(0.1 * n, [0.2 * n + 0.7, *(0.2 * n + 0.9 for _ in range(n % 3)), 0.3 * n + 1.0]) for n in range(40)]
+    lost = [seen(3.0, [], outcome="rejected"), seen(3.5, [1.0, 2.0], outcome="unfinished")]
+    shares = (0.5, 0.95, 0.99)
+    found = latencies(done).percentiles(shares, len(lost))
+    assert found == {metric: percentiles([*lost, *done], metric, shares) for metric in METRICS}

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from inflight.metrics.definitions import Percentiles, attainment, goodput, percentiles
+from inflight.metrics.latencies import Latencies, latencies
 from inflight.metrics.observation import Observation, completion_times
 
 SEGMENTS = 10
@@ -132,17 +133,19 @@ class Summary:
 
 def summarize(observations: Sequence[Observation], window: Window | None = None) -> Summary:
     """Summarize a window; None: the whole run, from the first intended send to the last end."""
-    window = window or whole(observations)
+    return summarize_with_latencies(observations, window or whole(observations))[0]
+
+
+def summarize_with_latencies(observations: Sequence[Observation], window: Window) -> tuple[Summary, Latencies]:
+    """Return the summary of a window, and the latencies that its percentiles were taken of."""
     offered = [one for one in observations if window.holds(one.intended)]
     done = [one for one in offered if one.outcome == "completed"]
     outcomes = [one.outcome for one in offered]
     ended = [one for one in observations if one.outcome == "completed" and window.holds(one.ended)]
     input_tokens = sum(one.prompt_tokens for one in observations if window.holds(_read_at(one)))
     output_tokens = sum(_tokens_within(one, window) for one in observations)
-    e2es, gaps = [one.e2e for one in done], list[float]()
-    for one in done:
-        gaps += one.gaps
-    return Summary(
+    found = latencies(done)
+    summary = Summary(
         requests=len(done),
         failed=outcomes.count("failed"),
         rejected=outcomes.count("rejected"),
@@ -160,15 +163,16 @@ def summarize(observations: Sequence[Observation], window: Window | None = None)
         goodput=goodput((one.attained for one in ended), window.seconds),
         attainment=attainment(one.attained for one in offered),
         concurrency=sum(_seconds_within(one, window) for one in observations) / window.seconds,
-        concurrency_by_little=math.fsum(e2es) / window.seconds,
-        ttft=percentiles(value for one in done if (value := one.ttft) is not None),
-        tpot=percentiles(value for one in done if (value := one.tpot) is not None),
-        itl=percentiles(gaps),
-        e2e=percentiles(e2es),
+        concurrency_by_little=math.fsum(found.e2e) / window.seconds,
+        ttft=percentiles(found.ttft),
+        tpot=percentiles(found.tpot),
+        itl=percentiles(found.itl),
+        e2e=percentiles(found.e2e),
         delay=percentiles(value for one in offered if (value := one.delay) is not None),
         ttft_trend=ttft_trend(done, window),
         jct=percentiles(completion_times(observations, window.holds)),
     )
+    return summary, found
 
 
 def ttft_trend(observations: Iterable[Observation], window: Window) -> Trend | None:

@@ -12,9 +12,10 @@ from msgspec import structs
 
 from inflight.core.options import OptionValues
 from inflight.core.types.features import Features
+from inflight.metrics.latencies import Latencies
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.slo import METRICS, Slo, percentiles, shares_of
-from inflight.metrics.summary import Summary, Window, summarize, ttft_trend
+from inflight.metrics.summary import Summary, Window, summarize_with_latencies, ttft_trend
 from inflight.models.sequence_memory import host_checkpoints
 from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import EngineConfig
@@ -322,7 +323,7 @@ def trial_of(
     times = [one.arrival for one in entries] or [one.intended for one in observations]
     span = until or max(max(times) - min(times), 1e-9)
     contexts_grow = any(entry.after is not None for entry in entries)
-    summary, read = read_off(observations, measured, span, contexts_grow)
+    summary, read, latencies = read_off(observations, measured, span, contexts_grow)
     judged = span * (1 - measured[0] if contexts_grow else 1.0)
     rate, steps_from = (len(times) - 1) / span, measured[0]
     if workload is not None and until is not None:
@@ -343,7 +344,7 @@ def trial_of(
         replicas=topology.engines,
         summary=summary,
         values={slo: slo.maximum(jobs[slo]) if slo.is_of_programs else slo.value(read) for slo in slos},
-        percentiles={name: percentiles(read, name, SHARES) for name in METRICS} | _of_programs(jobs),
+        percentiles=latencies.percentiles(SHARES, summary.offered - summary.requests) | _of_programs(jobs),
         spent=meter.spent(steps_from, measured[1]),
         preemptions=run.preemptions,
         outside={sentence: steps / max(1, run.steps) for sentence, steps in run.extrapolated.items()},
@@ -379,10 +380,10 @@ def read_off(
     measured: tuple[float, float],
     span: float | None = None,
     contexts_grow: bool = False,
-) -> tuple[Summary, list[Observation]]:
-    """Return the summary of the requests whose intended send time lies between two shares of the arrivals' span, and
-    those requests. Whether waiting grew without end is judged over the whole span: a late part of it would seem to have
-    waited long from the start.
+) -> tuple[Summary, list[Observation], Latencies]:
+    """Return the summary of the requests whose intended send time lies between two shares of the arrivals' span, those
+    requests, and their latencies. Whether waiting grew without end is judged over the whole span: a late part of it
+    would seem to have waited long from the start.
 
     Args:
         observations: Of all requests.
@@ -396,8 +397,8 @@ def read_off(
     span = max(times) - first if span is None else span
     window = Window(first + measured[0] * span, first + measured[1] * span)
     trend = ttft_trend(observations, Window(window.start if contexts_grow else first, first + span))
-    summary = replace(summarize(observations, window), ttft_trend=trend)
-    return summary, [one for one in observations if window.holds(one.intended)]
+    summary, latencies = summarize_with_latencies(observations, window)
+    return replace(summary, ttft_trend=trend), [one for one in observations if window.holds(one.intended)], latencies
 
 
 def _by_class(read: Sequence[Observation]) -> dict[str, dict[str, tuple[float, ...]]]:

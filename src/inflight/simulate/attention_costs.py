@@ -34,26 +34,23 @@ _NO_PROMPTS = Cost("prefill attention", 0.0, "bandwidth")
 class AttentionCosts:
     """The attention of all layers on one GPU.
 
-    expansion: of latent vectors. item: bytes of a cached element. sinks: factor on the rate of layers with sinks.
-    prompt_rate, decode_rate, matrix_rate: operations per second of attention, and of linear layers in large steps.
-    bandwidth, linear_bandwidth: bytes per second of keys and values, and of linear layers.
+    expansion: of latent vectors. item, token_bytes: bytes of a cached element, and of all of a token. sinks: factor on
+    the rate of layers with sinks. prompt_rate, decode_rate, matrix_rate: operations per second of attention, and of
+    linear layers in large steps. bandwidth, linear_bandwidth: bytes per second of keys and values, and of linear
+    layers.
     """
 
     caches: tuple[CacheShard, ...]
     expansion: Expansion
     shares: Efficiencies
     item: float
+    token_bytes: float
     sinks: float
     prompt_rate: float
     decode_rate: float
     matrix_rate: float
     bandwidth: float
     linear_bandwidth: float
-
-    @property
-    def token_bytes(self) -> float:
-        """Return the bytes of a token in the cache of one GPU."""
-        return sum(one.elements for one in self.caches) * self.item
 
     def of_prompts(self, features: Features) -> Cost:
         """Return the time of a step's prompts."""
@@ -104,14 +101,16 @@ def attention_costs(
     matrix_rate: float,
 ) -> AttentionCosts:
     """Return the costs of a model's attention, whose heads are divided among so many GPUs."""
+    caches = cache_shards(spec, tensor)
     in_fp8, peak = kv == "fp8" and gpu.computes("fp8"), gpu.flops_per_s("bf16")
     sinks = shares.sinks if _has_sinks(spec) else 1.0
     prompts = peak * shares.prefill_compute * sinks * (shares.prefill_narrow if _is_narrow(spec) else 1.0)
     return AttentionCosts(
-        caches=cache_shards(spec, tensor),
+        caches=caches,
         expansion=latent_expansion(spec, tensor),
         shares=shares,
         item=ITEM_BYTES[kv],
+        token_bytes=sum(one.elements for one in caches) * ITEM_BYTES[kv],
         sinks=sinks,
         prompt_rate=prompts * (shares.prefill_fp8 if in_fp8 and engine.fp8_attention else 1.0),
         decode_rate=peak * shares.decode_compute * (shares.decode_fp8 if in_fp8 else 1.0),
