@@ -13,6 +13,7 @@ from inflight.planning import long_trials
 from inflight.planning.candidate import Candidate
 from inflight.planning.demand import traffic_of
 from inflight.planning.ends import rate_under
+from inflight.planning.planned_load import PlannedRate
 from inflight.planning.proposal import Overrides
 from inflight.planning.question import Question
 from inflight.planning.search import Capacity
@@ -60,7 +61,7 @@ def chosen(runner: TrialRunner, rate: float, pooled: int = 3) -> Candidate:
     return replace(found, rate=rate, pooled=pooled, capacity=Capacity(replace(EMPTY, rate=rate), None, 1))
 
 
-def run_long_trials(runner: MadeUp, rate: float, replicas: int, pooled: int = 3) -> long_trials.PlannedRate:
+def run_long_trials(runner: MadeUp, rate: float, replicas: int, pooled: int = 3) -> PlannedRate:
     found = long_trials.by_long_trials(runner, chosen(runner, rate, pooled), replicas, 1)
     assert found is not None
     return found

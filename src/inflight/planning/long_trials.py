@@ -7,13 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from inflight.planning.candidate import Candidate, whole_engines
 from inflight.planning.fitted_limit import FittedLimit, fitted_limit
 from inflight.planning.parallel import run_ahead
-from inflight.planning.planned_load import PlannedLoad
-from inflight.planning.question import Question
+from inflight.planning.planned_load import PlannedLoad, PlannedRate
 from inflight.planning.search import Capacity
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import in_order, with_all_rows, with_fewer_rows
@@ -26,15 +24,6 @@ RATE_FACTORS = (1.04, 1.02)  # between the limit, as known before, and their rat
 EXHAUSTED = 1.1  # factor to a lower rate where in no trial so far all requests were served in time, squared each time
 A_LITTLE = 1.02  # times the limit, where an SLO is missed
 NEAR, FARTHEST = 1.12, 1.3  # factor from the limit, up to which trials count; and at most, between two rounds
-
-
-class PlannedRate(NamedTuple):
-    """The planned load as long trials found it. question: at its rate, which follows where there are so many GPUs."""
-
-    question: Question
-    chosen: Candidate
-    replicas: int
-    trial: Trial
 
 
 def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: int) -> PlannedRate | None:

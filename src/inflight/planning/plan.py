@@ -22,7 +22,7 @@ from inflight.planning.load import expected_load, measured_load, too_few_gpus
 from inflight.planning.long_trials import by_long_trials
 from inflight.planning.misfit import does_not_fit, unfit_comparison
 from inflight.planning.mixture import Mixed
-from inflight.planning.planned_load import PlannedLoad, planned_replicas
+from inflight.planning.planned_load import PlannedLoad, PlannedRate, planned_replicas
 from inflight.planning.question import THOROUGHLY, Question
 from inflight.planning.ranking import RankedPlan, rank, ranked, ranked_on
 from inflight.planning.refinement import PlanError, Refined, refine
@@ -207,8 +207,8 @@ def plan(
         stages.begin(LONG_TRIALS)
         answer = _by_long_trials(runner, answer, workers)
     runner = runner.asking(answer.question)
-    best, replicas, rivals = answer.chosen, answer.replicas, _rivals(answer, found)
-    return _with(answer, refine(runner, best, replicas, answer.trial, rivals, strategies, workers, progress, seconds))
+    planned = PlannedRate(answer.question, answer.chosen, answer.replicas, answer.trial)
+    return _with(answer, refine(runner, planned, _rivals(answer, found), strategies, workers, progress, seconds))
 
 
 def _rivals(answer: Plan, found: Sequence[Candidate]) -> Rivals:
@@ -362,19 +362,17 @@ def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fa
     """Return the first answer: the planned load was simulated, and nothing beside it. fast: not until it decides."""
     reads = 1.0 if fast or runner.question.takes_long_trials else THOROUGHLY
     load = PlannedLoad(runner, reads, decides=not fast, workers=workers)
-    return _answer_of(runner, *planned_replicas(load, best), others)
+    return _answer_of(runner, planned_replicas(load, best), others)
 
 
 def _by_long_trials(runner: TrialRunner, answer: Plan, workers: int) -> Plan:
     """Return the answer as long trials of its planned load have it."""
     found = by_long_trials(runner.asking(answer.question), answer.chosen, answer.replicas, workers)
-    return answer if found is None else _answer_of(runner, *found, answer.others)
+    return answer if found is None else _answer_of(runner, found, answer.others)
 
 
-def _answer_of(
-    runner: TrialRunner, question: Question, best: Candidate, replicas: int, trial: Trial, others: Sequence[Candidate]
-) -> Plan:
-    traffic = runner.traffic
+def _answer_of(runner: TrialRunner, planned: PlannedRate, others: Sequence[Candidate]) -> Plan:
+    traffic, (question, best, replicas, trial) = runner.traffic, planned
     return Plan(
         question=question,
         traffic=traffic,

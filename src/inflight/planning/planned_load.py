@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from inflight.planning.candidate import Candidate
 from inflight.planning.engine_config import EngineConfig
@@ -63,7 +64,22 @@ class PlannedLoad:
             run_ahead([partial(self.run, candidate, number) for number in replicas], self.workers)
 
 
-def planned_replicas(load: PlannedLoad, best: Candidate) -> tuple[Question, Candidate, int, Trial]:
+class PlannedRate(NamedTuple):
+    """The planned load as trials found it. question: at its rate, which may follow from them. trial: on so many
+    replicas of the chosen machine."""
+
+    question: Question
+    chosen: Candidate
+    replicas: int
+    trial: Trial
+
+    @property
+    def share(self) -> float:
+        """Return the requests/s of each replica."""
+        return self.question.demand.rate / self.replicas
+
+
+def planned_replicas(load: PlannedLoad, best: Candidate) -> PlannedRate:
     """Return the replicas that meet the SLOs, with as many request slots as the search needed, if those are enough for
     the bursts. Where there are so many GPUs, they get fewer requests instead."""
     question, met = load.runner.question, best.capacity.met
@@ -105,7 +121,7 @@ def planned_replicas(load: PlannedLoad, best: Candidate) -> tuple[Question, Cand
         trial = run(ahead=attempt % 2 == 1)
         served = {"rate": trial.rate, "missed_at": missed_at} if trial.met else {"missed_at": trial.rate}
         candidate = replace(candidate, **served)
-    return question, replace(candidate, pooled=min(candidate.pooled, replicas)), replicas, trial
+    return PlannedRate(question, replace(candidate, pooled=min(candidate.pooled, replicas)), replicas, trial)
 
 
 def _more(replicas: int) -> int:

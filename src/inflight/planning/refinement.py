@@ -18,7 +18,7 @@ from inflight.planning.load import asks_for_sessions
 from inflight.planning.mixed_fleets import mixed_fleets
 from inflight.planning.outlook import ROUTERS
 from inflight.planning.parallel import run_all
-from inflight.planning.planned_load import confirmed
+from inflight.planning.planned_load import PlannedRate, confirmed
 from inflight.planning.question import Question
 from inflight.planning.rendering import sentence
 from inflight.planning.runner_up import Rivals, runner_up
@@ -73,9 +73,7 @@ class _Jobs:
 
 def refine(
     runner: TrialRunner,
-    best: Candidate,
-    replicas: int,
-    planned: Trial,
+    planned: PlannedRate,
     rivals: Rivals,
     strategies: bool,
     workers: int,
@@ -86,22 +84,20 @@ def refine(
 
     Args:
         runner: Runs trials.
-        best: The chosen machine with its settings.
-        replicas: That are planned.
-        planned: The trial of the planned load.
+        planned: The answer.
         rivals: Machines that a runner-up is looked for among.
         strategies: Whether strategies are compared.
         workers: Processes at once; the result does not depend on them.
         progress: Called when a job ends.
         seconds_per_trial: Of a usual trial so far; None: not known.
     """
-    made = _jobs(runner, best, replicas, planned, rivals, strategies)
+    made, best = _jobs(runner, planned, rivals, strategies), planned.chosen
     stages = Stages(made.work, progress, at_once=workers, seconds_per_trial=seconds_per_trial)
     longest_first = sorted(made.jobs, key=lambda name: (name != _YARDSTICK, -made.work[name]))
     found = run_all({name: made.jobs[name] for name in longest_first}, workers, partial(stages.end, reports=True))
     at_ends = [found[_YARDSTICK].read(found[_at_end(end)]) for end in ENDS if _at_end(end) in found]
     slow, fast = (found.get(_rate_at(end), best.rate) for end in ENDS)
-    low, high = _interval(runner, best, replicas, at_ends, slow, fast)
+    low, high = _interval(planned, at_ends, slow, fast)
     rates = _slowest(slow, best, runner.question, high), max(fast, best.rate)
     return Refined(
         low,
@@ -110,7 +106,7 @@ def refine(
         at_ends,
         [found[_change(name)] for name in outlook.changes_of(best.machine, runner.question)],
         [found[_limit(slo)] for slo in runner.question.slos],
-        measurements(runner, best, replicas, planned, low, high, rates),
+        measurements(runner, best, planned.replicas, planned.trial, low, high, rates),
         [_strategy(runner, best, name, found) for name in STRATEGIES] if strategies else (),
         [found[_router(name)] for name in ROUTERS if _router(name) in found],
         found.get(_SPECULATION),
@@ -148,24 +144,17 @@ def _router(name: str) -> str:
     return f"router {name}"
 
 
-def _jobs(
-    runner: TrialRunner,
-    best: Candidate,
-    replicas: int,
-    planned: Trial,
-    rivals: Rivals,
-    strategies: bool,
-) -> _Jobs:
+def _jobs(runner: TrialRunner, planned: PlannedRate, rivals: Rivals, strategies: bool) -> _Jobs:
     question, jobs = runner.question, _Jobs()
-    share = question.demand.rate / replicas
+    best, replicas, share = planned.chosen, planned.replicas, planned.share
     # Jobs in other processes read its trial from the cache, where it is stored by then; without a cache it is run here.
-    yardstick = cache(lambda: Yardstick.of(planned, beside(runner, best, share)))
+    yardstick = cache(lambda: Yardstick.of(planned.trial, beside(runner, best, share)))
     if not runner.stores(best.config):
         yardstick()
     jobs.add(_YARDSTICK, LOAD_WORK, yardstick)
     for end, model in zip(ENDS, best.machine.cases, strict=False):
         jobs.add(_at_end(end), LOAD_WORK, beside, runner, best, share, model=model)
-        jobs.add(_rate_at(end), END_WORK, rate_under, runner, best, model, planned)
+        jobs.add(_rate_at(end), END_WORK, rate_under, runner, best, model, planned.trial)
     for name in outlook.changes_of(best.machine, question):
         jobs.add(_change(name), CHANGE_WORK, outlook.find_change, runner, best, replicas, name, yardstick)
     for slo in question.slos:
@@ -186,23 +175,22 @@ def _jobs(
     return jobs
 
 
-def _interval(
-    runner: TrialRunner, best: Candidate, replicas: int, planned: Sequence[Trial], slow: float, fast: float
-) -> tuple[int, int | None]:
+def _interval(planned: PlannedRate, at_ends: Sequence[Trial], slow: float, fast: float) -> tuple[int, int | None]:
     """Return the replicas with everything uncertain at its fast end, and at its slow end.
 
-    planned: at the planned load, slow and fast: open conversations send fewer requests where answers are slow. slow,
+    at_ends: at the planned load, slow and fast: open conversations send fewer requests where answers are slow. slow,
     fast: the highest rates.
     """
-    if not planned:
+    question, replicas = planned.question, planned.replicas
+    if not at_ends:
         return replicas, replicas
-    demands = [runner.question.demand.rate] * 2
-    if asks_for_sessions(runner.question):
-        demands = [replicas * one.rate for one in planned]
-    low = min(replicas, whole_engines(demands[1] / max(fast, best.rate)))
+    demands = [question.demand.rate] * 2
+    if asks_for_sessions(question):
+        demands = [replicas * one.rate for one in at_ends]
+    low = min(replicas, whole_engines(demands[1] / max(fast, planned.chosen.rate)))
     if not slow:
         return low, None
-    high = replicas if planned[0].met else replicas + 1
+    high = replicas if at_ends[0].met else replicas + 1
     return low, max(high, whole_engines(demands[0] / slow))
 
 
