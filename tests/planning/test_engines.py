@@ -19,7 +19,7 @@ from inflight.planning.bottleneck import bottleneck
 from inflight.planning.costs import autoscaling_of
 from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.engine_options import engine_options
+from inflight.planning.engine_options import engine_options, vllm_options
 from inflight.planning.machine import Hardware, Machine
 from inflight.planning.proposal import Overrides
 from inflight.planning.question import FleetQuestion, Question
@@ -149,6 +149,7 @@ def test_whole_prompts_and_groups_have_options_of_their_own() -> None:
         "--max-model-len 2048 --max-num-seqs 64 --no-enable-chunked-prefill --scheduling-policy priority",
         (),
     )
+    assert vllm_options(on("inflight"), WHOLE, LONGEST) == options_of(on("vllm"), WHOLE)[0], "where it is costed alone"
     groups = replace(on("sglang"), parallelism=Parallelism(2, expert=8, data_attention=4))
     assert options_of(groups, WHOLE)[0] == (
         "--tp-size 8 --dp-size 4 --ep-size 8 --enable-dp-attention --context-length 2048 --max-running-requests 64 "

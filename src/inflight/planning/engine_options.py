@@ -25,8 +25,8 @@ class EngineOptions:
 
 
 def vllm_options(machine: Machine, config: EngineConfig, longest: int) -> str:
-    """Return vLLM's options of a machine's parallelism and of its limits, which are those of each data-parallel group,
-    and of each of the batches in a pipeline.
+    """Return vLLM's options of a machine and its settings. Limits are those of each data-parallel group, and of each of
+    the batches in a pipeline.
 
     Args:
         longest: Tokens of the longest request. Without a limit vLLM starts only where a request as long as the model
@@ -40,6 +40,10 @@ def vllm_options(machine: Machine, config: EngineConfig, longest: int) -> str:
     parts += [f"--max-model-len {length}", f"--max-num-seqs {math.ceil(config.max_num_seqs / one.data_attention)}"]
     parts += [] if step is None else [f"--max-num-batched-tokens {step}"]
     parts += ["--quantization fp8"] if _quantizes(machine) else []
+    parts += ["--no-enable-chunked-prefill"] if config.strategy == WHOLE_STRATEGY else []
+    parts += ["--scheduling-policy priority"] if config.scheduling.policy == "priority" else []
+    parts += ["--kv-cache-dtype fp8"] if _kv(machine) == "fp8" else []
+    parts += ["--no-async-scheduling"] if machine.engine is not None and not machine.engine.overlapped else []
     return _joined(parts)
 
 
@@ -58,22 +62,13 @@ def engine_options(machine: Machine, config: EngineConfig, longest: int) -> Engi
             _tensorrt_notes(machine, config),
         )
     else:
-        title, line, notes = "vLLM", _vllm_options(machine, config, longest), []
+        title, line, notes = "vLLM", vllm_options(machine, config, longest), []
     if config.strategy not in (CHUNKED_STRATEGY, WHOLE_STRATEGY):
         notes.append(f"{title} has no strategy like {config.strategy}.")
     needed = _other_weights(machine)
     if needed is not None and (title == "TensorRT-LLM" or not _quantizes(machine)):
         notes.append(f"Its model has to be a checkpoint in {needed}, which the published one is not.")
     return EngineOptions(line, tuple(notes))
-
-
-def _vllm_options(machine: Machine, config: EngineConfig, longest: int) -> str:
-    parts = [vllm_options(machine, config, longest)]
-    parts += ["--no-enable-chunked-prefill"] if config.strategy == WHOLE_STRATEGY else []
-    parts += ["--scheduling-policy priority"] if config.scheduling.policy == "priority" else []
-    parts += ["--kv-cache-dtype fp8"] if _kv(machine) == "fp8" else []
-    parts += ["--no-async-scheduling"] if machine.engine is not None and not machine.engine.overlapped else []
-    return _joined(parts)
 
 
 def _sglang_options(machine: Machine, config: EngineConfig, longest: int) -> str:
