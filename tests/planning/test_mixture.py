@@ -305,6 +305,8 @@ def test_so_many_gpus_serve_a_rate() -> None:
     assert found.replicas == 3 and found.trial.met
     assert found.question.demand.rate == pytest.approx(3 * found.chosen.rate, rel=0.3)
     assert "requests/s are served within the SLOs by 3" in as_text(found)
+    spare = replace(found, question=replace(found.question, gpus=found.gpus + 1))
+    assert f"within the SLOs by {found.gpus} of {found.gpus + 1}" in as_text(spare)
     missed = replace(found.trial, values=dict.fromkeys(question.slos, 9.0))
     text = as_text(replace(found, trial=missed))
     assert "not surely served within the SLOs by 3" in text and "(TTFT p90 is 9,000 ms in the last trial)" in text
