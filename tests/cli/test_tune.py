@@ -64,8 +64,12 @@ def test_a_configuration_comes_with_its_reasons_and_is_served(  # type: ignore[n
 
 
 @pytest.mark.wide
-def test_the_best_are_verified_on_the_real_engine(tune, step_model: Path, tiny: Path) -> None:  # type: ignore[no-untyped-def]
-    result = tune("--step-model", step_model, "--model", tiny, *DEMAND, "--verify", 2, "--verify-seconds", 1, "--json")
+@pytest.mark.parametrize("more", [(), ("--turns", 2, "--think", 0.5)])
+def test_the_best_are_verified_on_the_real_engine(  # type: ignore[no-untyped-def]
+    tune, step_model: Path, tiny: Path, more: tuple[object, ...]
+) -> None:
+    verified = ("--verify", 2, "--verify-seconds", 1, "--json")
+    result = tune("--step-model", step_model, "--model", tiny, *DEMAND, *more, *verified)
     assert result.code == 0, result.err
     found = json.loads(result.out)
     assert len(found["verified"]) == 2
