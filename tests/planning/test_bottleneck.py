@@ -11,9 +11,10 @@ from inflight.planning.bottleneck import bottleneck
 from inflight.planning.candidate import Candidate
 from inflight.planning.demand import traffic_of
 from inflight.planning.machine import Hardware, Machine
+from inflight.planning.meter import Spent
 from inflight.planning.proposal import Overrides
 from inflight.planning.question import Question
-from inflight.planning.simulation import Spent, Trial, try_out
+from inflight.planning.simulation import Trial, try_out
 from inflight.planning.sizing import candidate_for
 from inflight.simulate.hardware import find_gpu
 

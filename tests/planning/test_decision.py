@@ -10,7 +10,8 @@ from benchmarks.decision import Texts, distinct, drafts_in, settings
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.simulation import Spent, Trial
+from inflight.planning.meter import Spent
+from inflight.planning.simulation import Trial
 from inflight.planning.tuning import Decision, EvaluatedConfig, ranks, take_turns
 from inflight.records.schema import RecordError
 from inflight.simulate.drafting import Acceptance

@@ -9,7 +9,8 @@ import pytest
 from inflight.metrics.slo import Slo
 from inflight.metrics.summary import Window, summarize
 from inflight.planning.fitted_limit import fitted_limit
-from inflight.planning.simulation import Spent, Trial
+from inflight.planning.meter import Spent
+from inflight.planning.simulation import Trial
 
 TTFT, TPOT = Slo("ttft", 1.0), Slo("tpot", 0.05)
 EMPTY = Trial(0.0, 1, summarize([], Window(0.0, 1.0)), {}, {"ttft": (0.2, 0.6, 0.9)}, Spent(0.0, 0.0, {}), 0, {})

@@ -17,6 +17,7 @@ from inflight.planning.demand import traffic_of
 from inflight.planning.layouts import CHUNKED, DISAGGREGATED, Layout, LayoutNeed
 from inflight.planning.limits import limit_cost
 from inflight.planning.machine import Hardware, Machine
+from inflight.planning.meter import Spent
 from inflight.planning.planned_load import confirmed, confirmed_rate
 from inflight.planning.question import Question
 from inflight.planning.ranking import ranked, ranked_on
@@ -24,7 +25,7 @@ from inflight.planning.rendering import sentence
 from inflight.planning.runner_up import Rivals, confirmed_others, runner_up
 from inflight.planning.search import Capacity
 from inflight.planning.sensitivity import measurements
-from inflight.planning.simulation import Pools, Spent, Trial
+from inflight.planning.simulation import Pools, Trial
 from inflight.planning.sizing import candidate_for, measure
 from inflight.planning.trial_runner import PLANNED_SEED, TrialRunner
 from inflight.simulate.disagg import Link

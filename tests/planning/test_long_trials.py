@@ -13,11 +13,12 @@ from inflight.planning import long_trials
 from inflight.planning.candidate import Candidate
 from inflight.planning.demand import traffic_of
 from inflight.planning.ends import rate_under
+from inflight.planning.meter import Spent
 from inflight.planning.planned_load import PlannedRate
 from inflight.planning.proposal import Overrides
 from inflight.planning.question import Question
 from inflight.planning.search import Capacity
-from inflight.planning.simulation import Spent, Trial
+from inflight.planning.simulation import Trial
 from inflight.planning.sizing import candidate_for
 from inflight.planning.trial_runner import TrialRunner
 

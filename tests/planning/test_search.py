@@ -9,8 +9,9 @@ import pytest
 
 from inflight.metrics.slo import Slo
 from inflight.metrics.summary import Window, summarize
+from inflight.planning.meter import Spent
 from inflight.planning.search import badness, find_capacity
-from inflight.planning.simulation import Spent, Trial
+from inflight.planning.simulation import Trial
 
 TTFT = Slo("ttft", 1.0)
 EMPTY = Trial(0.0, 1, summarize([], Window(0.0, 1.0)), {}, {}, Spent(0.0, 0.0, {}), 0, {})

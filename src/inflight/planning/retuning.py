@@ -24,12 +24,13 @@ from inflight.metrics.summary import Summary
 from inflight.planning.demand import busiest
 from inflight.planning.engine_config import TOGETHER, EngineConfig
 from inflight.planning.measured_run import judged_by
+from inflight.planning.meter import Meter
 from inflight.planning.paired_runs import ANSWERED, GOODPUT, Measure, PairedRuns
 from inflight.planning.parallel import run_all
 from inflight.planning.proposal import Overrides
 from inflight.planning.recorded_traffic import RecordedTraffic
 from inflight.planning.rendering import sentence
-from inflight.planning.simulation import Meter, Topology, Trial, read_off, trial_of
+from inflight.planning.simulation import Topology, Trial, read_off, trial_of
 from inflight.planning.stages import Progress, Stages, quiet
 from inflight.planning.traffic import Traffic, analyze_traffic
 from inflight.planning.tuning import (
