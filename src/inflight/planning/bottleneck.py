@@ -15,9 +15,12 @@ from inflight.simulate.hardware import Precision
 from inflight.simulate.roofline import Roofline
 
 FULL = 0.65  # of the sequences that KV memory holds, on average: peaks are half as high again
-LARGE = 0.5  # of a GPU's memory
-GAIN = 1.1  # in requests/s that a larger batch must bring for memory to be the bottleneck
-SMALL, RARE = 0.02, 0.1  # shares of a step's time, and of a bottleneck's, below which work is not named
+LARGE_WEIGHTS = 0.5  # of a GPU's memory
+MIN_BATCH_GAIN = 1.1  # in requests/s that a larger batch must bring for memory to be the bottleneck
+MIN_STEP_SHARE, MIN_KIND_SHARE = (
+    0.02,
+    0.1,
+)  # shares of a step's time, and of a bottleneck's, below which work is not named
 BUSY = 0.9  # of the front end's processor, at the rate that missed the SLOs
 NEAR_HIGHEST = 0.95  # of the highest rate that is tried
 LONG_PROMPT_SHARE = 0.25  # of an SLO on TTFT that a prompt takes on an idle engine
@@ -45,7 +48,7 @@ def bottleneck(candidate: Candidate, trial: Trial, traffic: Traffic) -> Bottlene
     # Beyond capacity every request slot is taken.
     full = full and _larger_batch_helps(candidate, kv_rows, traffic)
     sentences = [_missed_first(candidate, missed, traffic)] if missed else _never_missed(candidate)
-    if memory is not None and memory.weight_bytes > LARGE * memory.memory_bytes:
+    if memory is not None and memory.weight_bytes > LARGE_WEIGHTS * memory.memory_bytes:
         sentences.append(sentence("large_weights", memory=memory, unit=candidate.machine.unit))
     if full:
         sentences.append(sentence("full_kv", holds=kv_rows, context=traffic.mean_context, rows=rows))
@@ -66,7 +69,7 @@ def _larger_batch_helps(candidate: Candidate, rows: float, traffic: Traffic) -> 
     """Whether twice the sequences would be served faster, by the closed form."""
     model, budget = candidate.machine.model, candidate.step_tokens or WIDEST_STEP
     now, then = (steady_state(model, traffic, max(1, round(count * rows)), budget) for count in (1, 2))
-    return then.requests_per_s > GAIN * now.requests_per_s
+    return then.requests_per_s > MIN_BATCH_GAIN * now.requests_per_s
 
 
 def _relief(bound: str, candidate: Candidate) -> str:
@@ -102,10 +105,10 @@ def _never_missed(candidate: Candidate) -> list[str]:
 def _where_time_goes(limit: Trial, trial: Trial, shares: dict[str, float], pooled: bool) -> str:
     parts = []
     for bound in sorted(shares, key=lambda bound: -shares[bound]):
-        if shares[bound] < SMALL:
+        if shares[bound] < MIN_STEP_SHARE:
             continue
         of_bound = {kind: share for (kind, by), share in limit.spent.by_kind.items() if by == bound}
-        kinds = [kind for kind in of_bound if of_bound[kind] > RARE * shares[bound]]
+        kinds = [kind for kind in of_bound if of_bound[kind] > MIN_KIND_SHARE * shares[bound]]
         named = sorted(kinds, key=lambda kind: -of_bound[kind]) if bound in ("compute", "bandwidth") else []
         if pooled:  # no token is decoded: a text's keys and values are written and read at once
             named = list(dict.fromkeys("attention" if kind.endswith("attention") else kind for kind in named))

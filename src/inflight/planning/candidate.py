@@ -11,7 +11,7 @@ from inflight.planning.machine import Machine
 from inflight.planning.proposal import Proposal
 from inflight.planning.search import Capacity
 
-BEYOND = 1.25  # times what the closed form serves, up to which rates are tried: it may be as much too low
+CEILING = 1.25  # times what the closed form serves, up to which rates are tried: it may be as much too low
 
 
 def whole_engines(wanted: float) -> int:
@@ -38,7 +38,7 @@ class Candidate:
     @property
     def ceiling(self) -> float:
         """Return the requests/s of each replica beyond which no rate is tried."""
-        return BEYOND * self.proposal.steady.requests_per_s
+        return CEILING * self.proposal.steady.requests_per_s
 
     @property
     def highest(self) -> float:

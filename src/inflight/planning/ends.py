@@ -15,8 +15,8 @@ from inflight.planning.steady import steady_state
 from inflight.planning.trial_runner import PLANNED_SEED, ROUGHLY, TrialRunner
 from inflight.simulate.steps import StepModel
 
-AT_ENDS = 6  # trials at most of a search for an end that is far from where it was expected, or without SLOs
-TRIALS = 4  # at most, near an end
+END_SEARCH_TRIALS = 6  # trials at most of a search for an end that is far from where it was expected, or without SLOs
+END_TRIALS = 4  # at most, near an end
 END_READS = 2.0  # times the usual requests of these
 NEAR_END = 1.15  # factor between the rate of one of these and the end that follows from it: beyond, one more follows
 
@@ -38,7 +38,7 @@ def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel, plan
     rate = candidate.rate * expected_rate(runner, candidate, model) / expected_rate(runner, candidate, usual)
     trial = partial(runner.run, candidate, model=model)
     if not runner.question.slos:
-        return kept_rate(runner, find_capacity(trial, rate, ROUGH, AT_ENDS))
+        return kept_rate(runner, find_capacity(trial, rate, ROUGH, END_SEARCH_TRIALS))
     faster = served(runner, candidate, model) / served(runner, candidate, usual)
     most, reads = faster * candidate.ceiling, END_READS if runner.question.takes_long_trials else ROUGHLY
     missed = candidate.capacity.missed
@@ -46,7 +46,7 @@ def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel, plan
         most = min(most, candidate.rate * faster)
     values = {slo: value / faster for slo, value in planned.values.items()}
     trials, far = [replace(planned, rate=planned.rate * faster, values=values)], 0
-    for number in range(TRIALS):
+    for number in range(END_TRIALS):
         found = trial(rate, seed=PLANNED_SEED + number, reads=reads)
         trials.append(found)
         limit = min(fitted_limit(trials).limit, most)
@@ -55,7 +55,7 @@ def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel, plan
             return limit
         rate = max(rate / 2, min(2 * rate, limit / EXHAUSTED if found.is_exhausted else limit))
     if far > 1 and not any(one.met for one in trials[1:]):  # if there is a rate at all
-        return kept_rate(runner, find_capacity(trial, rate, ROUGH, AT_ENDS, known=trials[-1]))
+        return kept_rate(runner, find_capacity(trial, rate, ROUGH, END_SEARCH_TRIALS, known=trials[-1]))
     return limit
 
 

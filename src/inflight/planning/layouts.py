@@ -37,11 +37,11 @@ MAX_ENGINES = 4  # of a split that is simulated; larger pools are multiples of i
 SPLITS = 2  # that are simulated, of all up to that
 PREFILL_ROWS = 64
 TAILS = 256  # tokens of a step that may be ends of prompts, on decode engines
-EXPECTED = 0.75  # of the closed form
+EXPECTED_SHARE = 0.75  # of the closed form
 _LAYOUT_TRIALS = 8
 MIN_GAIN = 0.1  # of GPUs or of rate: less is noise, since a rate varies by 3 to 4 % with the seed, and two by more
-NOTICED = 0.2  # of an SLO on TTFT that a transfer takes
-UNEVEN = 0.25  # between the shares of time that the pools are busy
+LONG_TRANSFER = 0.2  # of an SLO on TTFT that a transfer takes
+UNEVEN_BUSY = 0.25  # between the shares of time that the pools are busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def disaggregated(
     prefill, decode = pool_rates(machine, traffic, of_prefill, of_decode)
     found = []
     for first, second in splits(engines):
-        guess = EXPECTED * min(first * prefill, second * decode) / (first + second)
+        guess = EXPECTED_SHARE * min(first * prefill, second * decode) / (first + second)
         pools = Pools(first, second, of_decode, link, disagg_mode)
         found.append(Layout(DISAGGREGATED, best, of_prefill, guess, first + second, pools))
     return sorted(found, key=lambda one: -one.guess)[:SPLITS]
@@ -295,10 +295,10 @@ class LayoutOutlook:
         blocks = round((tokens or 1.0) / size) + need.layout.candidate.machine.state_blocks
         transfer = pools.link.rate(size).seconds(blocks)
         ttfts = [slo.limit for slo in (trial.values if trial is not None else ()) if slo.metric == "ttft"]
-        if ttfts and transfer > NOTICED * min(ttfts):
+        if ttfts and transfer > LONG_TRANSFER * min(ttfts):
             reasons.append(sentence("slow_link", tokens=tokens or 0, seconds=transfer, gbps=pools.link.gbps))
         busy = need.met.busy if need.met is not None else ()
-        if len(busy) == 2 and abs(busy[0] - busy[1]) > UNEVEN:
+        if len(busy) == 2 and abs(busy[0] - busy[1]) > UNEVEN_BUSY:
             reasons.append(sentence("uneven_pools", idle="prefill" if busy[0] < busy[1] else "decode", busy=min(busy)))
         return reasons or [sentence("mixed_steps")]
 

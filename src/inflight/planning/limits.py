@@ -14,8 +14,8 @@ from inflight.planning.sizing import TOLERANCE, candidate_for, with_all_rows
 from inflight.planning.trial_runner import ROUGHLY, TrialRunner
 
 LAXER = 2.0  # times the limit
-NEXT = 1.15  # times the planned rate, at which the search begins
-_TRIALS = 4
+SEARCH_FROM = 1.15  # times the planned rate, at which the search begins
+_LIMIT_TRIALS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ def limit_cost(runner: TrialRunner, best: Candidate, replicas: int, slo: Slo) ->
         return asking.run(candidate, rate, reads=ROUGHLY)
 
     most = candidate.ceiling
-    guess = max(NEXT * best.rate, min(candidate.guess, most))
+    guess = max(SEARCH_FROM * best.rate, min(candidate.guess, most))
     known = _relaxed(best.capacity.met, best.rate, slo, relaxed)
-    capacity = find_capacity(trial, guess, TOLERANCE, _TRIALS, trickle=False, ceiling=most, known=known)
+    capacity = find_capacity(trial, guess, TOLERANCE, _LIMIT_TRIALS, trickle=False, ceiling=most, known=known)
     met = capacity.met
     if met is None or met.rate <= best.rate or met.values[relaxed] <= slo.limit:
         return LimitCost(slo, relaxed, replicas, 0, best.rate)  # as much is served within the limit itself

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from inflight.metrics.slo import Slo
 from inflight.planning.candidate import Candidate
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.layouts import EXPECTED, MIXED, SPLITS, Layout, pool_configs, prefill_rate, splits
+from inflight.planning.layouts import EXPECTED_SHARE, MIXED, SPLITS, Layout, pool_configs, prefill_rate, splits
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import MAX_ROWS, SLACK, budgets_of
 from inflight.planning.simulation import Pools
@@ -46,7 +46,7 @@ def mixed_fleets(runner: TrialRunner, best: Candidate, link: Link, disagg_mode: 
         for first, second in splits():
             rates, engines = (first * prefill / (1 - local.share), second * decode), first + second
             pools = Pools(first, second, config, link, mode)
-            found.append(Layout(MIXED, best, of_prefill, EXPECTED * min(rates) / engines, engines, pools))
+            found.append(Layout(MIXED, best, of_prefill, EXPECTED_SHARE * min(rates) / engines, engines, pools))
     return sorted(found, key=lambda one: -one.guess)[:SPLITS]
 
 

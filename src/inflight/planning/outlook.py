@@ -41,7 +41,7 @@ CHANGES: Mapping[str, Callable[[Demand], Demand]] = {
 ROUTERS = ("round-robin", ROUTER, "prefix-aware")
 MIN_SHARED = 0.01  # of the prompts' tokens that earlier ones had: below, neither routers nor tiers are compared
 SUFFIX, MODEL = DraftSource("suffix"), DraftSource("draft", "MODEL")
-WORTH = 0.99  # of the time per output token: with drafts it must be below
+MAX_TPOT_WITH_DRAFTS = 0.99  # of the time per output token: with drafts it must be below
 _CHANGE_TRIALS = 3
 _ROUTER_TRIALS = 5
 
@@ -192,7 +192,7 @@ class SpeculationOutlook:
     def is_worth_it(self) -> bool:
         """Whether the controller drafts, and answers are faster with drafts."""
         without, with_drafts = self.tpot
-        return self.drafted.steps_share > 0 and with_drafts < WORTH * without
+        return self.drafted.steps_share > 0 and with_drafts < MAX_TPOT_WITH_DRAFTS * without
 
 
 def try_speculation(runner: TrialRunner, best: Candidate, replicas: int, drafts: SimulatedDrafts) -> SpeculationOutlook:

@@ -18,10 +18,10 @@ from inflight.planning.simulation import Topology, Trial
 from inflight.planning.sizing import HARDER_BY, with_fewer_rows
 from inflight.planning.trial_runner import PLANNED_SEED, TrialRunner
 
-HARDER = 4  # times that replicas are added for a harder seed
-LOWER = 10  # times that so many GPUs get fewer requests: a low lane may fall behind far below what a short trial shows
-CONFIRMED = 5  # rates, or numbers of replicas, with which a candidate is tried
-SLIGHTLY = 1.01  # factor between two of these rates, at least
+MAX_MORE_REPLICAS = 4  # times that some are added for a harder seed
+MAX_LOWER_RATES = 10  # times that so many GPUs get fewer requests: a low lane may fall behind far below a short trial
+MAX_CONFIRMING_TRIALS = 5  # rates, or numbers of replicas, with which a candidate is tried
+MIN_STEP_DOWN = 1.01  # factor between two of these rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def planned_replicas(load: PlannedLoad, best: Candidate) -> PlannedRate:
         fewer, candidate = candidate, best
         trial = run(ahead=False)
         candidate = best if trial.met else fewer  # the load is too high for either
-    attempts = HARDER if fixed is None else LOWER
+    attempts = MAX_MORE_REPLICAS if fixed is None else MAX_LOWER_RATES
     for attempt in range(attempts if question.slos else 0):
         if trial.met:
             break
@@ -156,13 +156,13 @@ def confirmed_rate(
         whole: The rate of a whole number of engines, from one that is lower than another, and that one.
     """
     tried: list[Trial] = []
-    while rate > worth and len(tried) < CONFIRMED:
+    while rate > worth and len(tried) < MAX_CONFIRMING_TRIALS:
         found = trial(rate)
         if found.met:
             return Confirmed(rate, found, tried[-1] if tried else None)
         tried.append(replace(found, rate=rate))
         rate = whole(_lower(tried), rate)
-    return _by_all(tried) if len(tried) == CONFIRMED else Confirmed(0.0, None, tried[-1] if tried else None)
+    return _by_all(tried) if len(tried) == MAX_CONFIRMING_TRIALS else Confirmed(0.0, None, tried[-1] if tried else None)
 
 
 def _lower(tried: Sequence[Trial]) -> float:
@@ -170,7 +170,7 @@ def _lower(tried: Sequence[Trial]) -> float:
     step that is longer each time."""
     rate = tried[-1].rate
     furthest = rate / math.pow(HARDER_BY, 2 ** (len(tried) - 1))
-    return furthest if tried[-1].is_exhausted else max(furthest, min(rate / SLIGHTLY, fitted_limit(tried).limit))
+    return furthest if tried[-1].is_exhausted else max(furthest, min(rate / MIN_STEP_DOWN, fitted_limit(tried).limit))
 
 
 def _by_all(tried: Sequence[Trial]) -> Confirmed:
