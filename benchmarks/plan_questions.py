@@ -3,7 +3,8 @@
     python -m benchmarks.plan_questions [--only NAME …] [--write]
 
 `--write` runs each command and puts its answer between the marks of its name on the page; the words around them stay.
-A picture shows each SLO's percentile, as a share of its limit, as planned and under other traffic.
+So it does with the file of settings that `inflight tune` finds. A picture shows each SLO's percentile, as a share of
+its limit, as planned and under other traffic.
 """
 
 from __future__ import annotations
@@ -74,20 +75,26 @@ inflight plan --model llama-3-8b --hardware l40s --price 1.2 --trace chat.csv \\
 inflight plan --model llama-3.1-8b --hardware h100 --gpus 1 --classes shared.toml
 """,
 }
+TUNED = "tuned"
+TUNE = """
+inflight tune --model llama-3-8b --hardware l40s --trace chat.csv --rate 5 \\
+    --slo "ttft=1500(p99),itl=150(p99)" --output tuned.toml
+"""
 CLASSES = re.compile(r"`shared.toml`:\n\n```toml\n(?P<text>.*?)```", re.DOTALL)  # as the page shows it
 
 
 def answer(command: str, folder: Path) -> tuple[str, dict[str, Any]]:
     """Return the text and the JSON of a command's answer, asked in a folder. Raises SystemExit where it fails."""
-    arguments = shlex.split(command.replace("\\\n", " "))[1:]
-    found = []
-    for form in ([], ["--json"]):
-        asked = [sys.executable, "-m", "inflight", *arguments, *form]
-        run = subprocess.run(asked, capture_output=True, text=True, cwd=folder)
-        if run.returncode:
-            raise SystemExit(f"{command.strip()} ended with exit code {run.returncode}: {run.stderr or run.stdout}")
-        found.append(run.stdout)
-    return found[0], json.loads(found[1])
+    return run(command, folder), json.loads(run(command, folder, "--json"))
+
+
+def run(command: str, folder: Path, *more: str) -> str:
+    """Return what a command prints, run in a folder. Raises SystemExit where it fails."""
+    asked = [sys.executable, "-m", "inflight", *shlex.split(command.replace("\\\n", " "))[1:], *more]
+    ended = subprocess.run(asked, capture_output=True, text=True, cwd=folder)
+    if ended.returncode:
+        raise SystemExit(f"{command.strip()} ended with exit code {ended.returncode}: {ended.stderr or ended.stdout}")
+    return ended.stdout
 
 
 def shown_of(text: str, left_out: tuple[str, ...] = LEFT_OUT) -> str:
@@ -140,7 +147,9 @@ def replaced(page: str, name: str, shown: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS), help="these alone")
+    parser.add_argument(
+        "--only", nargs="+", choices=(*QUESTIONS, TUNED), default=[*QUESTIONS, TUNED], help="these alone"
+    )
     parser.add_argument("--write", action="store_true", help="write answers and pictures into docs")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -148,7 +157,9 @@ def main() -> None:
         assert classes is not None, "the page has no shared.toml"
         Path(folder, "shared.toml").write_text(classes["text"], encoding="utf-8")
         write_trace(Path(folder, "chat.csv"), trace())
-        ask(arguments.only, Path(folder), arguments.write)
+        ask([one for one in arguments.only if one in QUESTIONS], Path(folder), arguments.write)
+        if TUNED in arguments.only:
+            tune(Path(folder), arguments.write)
 
 
 def ask(names: Sequence[str], folder: Path, write: bool) -> None:
@@ -166,8 +177,23 @@ def ask(names: Sequence[str], folder: Path, write: bool) -> None:
             path = PICTURES / f"plan-{name}.png"
             photograph(path, figure.title, [figure])
             parts.append(f"![latencies beside their limits under other traffic](pictures/{path.name})")
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(replaced(page, name, "\n\n".join(parts)), encoding="utf-8")
+        put(name, parts)
+
+
+def tune(folder: Path, write: bool) -> None:
+    """Tune in a folder, and print the settings. write: into docs, too."""
+    log_line(f"{TUNED}: {TUNE.strip()}")
+    run(TUNE, folder)
+    found = (folder / "tuned.toml").read_text(encoding="utf-8").strip()
+    print(found)
+    if write:
+        put(TUNED, [f"```\n{TUNE.strip()}\n```", f"```toml\n{found}\n```"])
+
+
+def put(name: str, parts: Sequence[str]) -> None:
+    """Write paragraphs between the marks of a name on the page."""
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(replaced(page, name, "\n\n".join(parts)), encoding="utf-8")
 
 
 if __name__ == "__main__":
