@@ -133,9 +133,8 @@ class Cluster:
         now = 0.0
         while not self._pacer.done:
             events_due = self._pending[0][0] if self._pending else math.inf
-            due = self._pacer.next_due()
-            due = math.inf if due is None else max(due, now)  # an entry that waited for a slot is due when it is free
-            prepared = self._front_end.next_time()
+            coming, prepared = self._pacer.next_due(), self._front_end.next_time()
+            due = math.inf if coming is None else max(coming, now)  # one that waited for a slot is due when it is free
             first = min(events_due, due, prepared, self._queue.next_time())
             now = first
             if math.isinf(first):

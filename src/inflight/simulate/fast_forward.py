@@ -152,7 +152,8 @@ class FastForward(UnlearnedScheduler):
         chunks = [] if self._ahead else [planned[chunk.sequence_id] for chunk in plan.chunks]
         self._context += len(self._omitted)
         events = super().commit(plan, result, now)
-        self._uncommitted |= {one.number: one for one in overran}  # in the next plan, too
+        for one in overran:  # in the next plan, too
+            self._uncommitted[one.number] = one
         for sequence in list(planned.values()) if self._ahead else chunks:
             if self._is_foreseen(sequence):
                 self._omit(sequence)
@@ -215,7 +216,8 @@ class FastForward(UnlearnedScheduler):
     def _completed(self, plan: BatchPlan, result: StepResult) -> tuple[BatchPlan, StepResult]:
         """Add the chunks and tokens that a step in flight lacks. Decodes come first, by rank."""
         new_rows = {one.row for one in plan.new_requests}
-        decodes, others = list[Chunk](), list[Chunk]()
+        decodes: list[Chunk] = []
+        others: list[Chunk] = []
         for chunk in plan.chunks:
             is_decode = chunk.sample and chunk.length == 1 and chunk.row not in new_rows
             (decodes if is_decode else others).append(chunk)

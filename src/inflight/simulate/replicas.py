@@ -72,6 +72,8 @@ class Replica:
     def foresee(self, until: float = math.inf) -> float | None:
         """Foresee steps that are all alike, and return when more happens (`ForeseenSteps.due`), if no request comes
         before; None while there is nothing to do. until: when the next request comes, if that is known."""
+        if self._foreseen is not None:
+            return self._foreseen.due
         if self._loop.idle:
             return None
         if self._wake is not None:
@@ -79,11 +81,7 @@ class Replica:
         if self._executor.awaits_transfer and self._executor.timed is not None:
             end = self._executor.timed.next_end
             return None if math.isinf(end) else max(end, self.now)
-        if (
-            self._foreseen is None
-            and self._fast_forward is not None
-            and (coming := self._fast_forward.alike_steps()) is not None
-        ):
+        if self._fast_forward is not None and (coming := self._fast_forward.alike_steps()) is not None:
             self._foreseen = self._executor.foresee(coming, self.now, until)
         return self.now if self._foreseen is None else self._foreseen.due
 

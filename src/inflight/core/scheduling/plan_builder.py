@@ -102,6 +102,8 @@ class PlanBuilder:
 
         leave: Tokens of the budget that are left for others.
         """
+        if not self._decodes:
+            return False
         step, preemptions = self._step, self._state.counts.preemptions
         names, passed_over = {lane.settings.name for lane in lanes}, step.served | self._yields
         size = 0 if self._memory.has_windows else self._memory.block_size  # tables with windows are asked each time
@@ -273,8 +275,10 @@ class PlanBuilder:
         before_running: Only those that go before a prompt that runs.
         """
         step, shape, preemption = self._step, self._shape, self._state.preemption
+        if not lane.queue.ready:
+            return OTHER
         if not self._running.has_row(lane, shape) and not self._may_preempt_background(lane):
-            return "rows" if lane.queue.ready else OTHER  # before any is ranked, or looked up in the cache
+            return "rows"  # before any is ranked, or looked up in the cache
         for sequence in lane.queue.in_order():
             prompts = filter(self._is_ready, self._prompts)
             if before_running and not any(preemption.goes_before(sequence, one) for one in prompts):

@@ -232,7 +232,7 @@ class Scheduler:
         for chunk in plan.chunks:
             outputs.planned[chunk.sequence_id].in_flight -= 1
         run_to_completion = self._running.run_to_completion
-        events = list[Event]()
+        events: list[Event] = []
         if result.transferred:
             events += self._end_transfers(one for one in result.transferred if not one.is_mask)
         if result.error is None:
