@@ -133,8 +133,9 @@ class Cluster:
         now = 0.0
         while not self._pacer.done:
             events_due = self._pending[0][0] if self._pending else math.inf
-            coming, prepared = self._pacer.next_due(), self._front_end.next_time()
-            due = math.inf if coming is None else max(coming, now)  # one that waited for a slot is due when it is free
+            prepared, coming = self._front_end.next_time(), self._pacer.next_due()
+            coming = math.inf if coming is None else coming
+            due = max(coming, now)  # an entry that waited for a slot is due when it is free
             first = min(events_due, due, prepared, self._queue.next_time())
             now = first
             if math.isinf(first):
@@ -151,13 +152,13 @@ class Cluster:
             elif prepared == first:
                 self._send(*self._front_end.pop(), now)
             else:
-                now = self._step(self._queue.pop(), now)
+                now = self._step(self._queue.pop(), now, min(coming, prepared))
         self._collector.cut_off(0.0, max(one.now for one in self._replicas))  # entries that were not sent
         return self._collector.observations()
 
-    def _step(self, replica: Replica, now: float) -> float:
-        """Have a replica take its next step; return the time up to which all has happened."""
-        until = self._next_request()
+    def _step(self, replica: Replica, now: float, until: float) -> float:
+        """Have a replica take its next step; return the time up to which all has happened. until: when the next request
+        comes."""
         events = replica.step(until)
         self._queue.update(replica, until)
         if self._by_side:
