@@ -33,12 +33,12 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.metrics.definitions import quantile
 from inflight.metrics.observation import Targets
 from inflight.metrics.summary import Summary
+from inflight.planning.decision import Decision, EvaluatedConfig, describe, take_turns
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine, calibrated_machine
 from inflight.planning.simulation import Topology, read_off, simulate_run, try_out
 from inflight.planning.steady import Length, length, rows_at, steady_state
 from inflight.planning.traffic import analyze_traffic
-from inflight.planning.tuning import Decision, EvaluatedConfig, describe, take_turns
 from inflight.records.schema import RecordError, StepRecord, of_kind, read_records
 from inflight.simulate.calibrate import CalibrationTarget, calibrate
 from inflight.simulate.drafting import SimulatedDrafts, acceptance_of

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from benchmarks.decision import Texts, distinct, drafts_in, settings
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.summary import Summary, Window, summarize
+from inflight.planning.decision import Decision, EvaluatedConfig, ranks, take_turns
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.meter import Spent
 from inflight.planning.simulation import Trial
-from inflight.planning.tuning import Decision, EvaluatedConfig, ranks, take_turns
 from inflight.records.schema import RecordError
 from inflight.simulate.drafting import Acceptance
 from inflight.workload.workload import Entry, Workload

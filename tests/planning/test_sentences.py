@@ -11,7 +11,7 @@ import pytest
 from jinja2 import Environment, FileSystemLoader
 
 from inflight import planning, report
-from inflight.planning.rendering import dollars, milliseconds
+from inflight.planning.rendering import dollars, milliseconds, number
 
 FOLDERS = {
     "sentences.j2": (Path(planning.__file__).parent, {"sentence"}),
@@ -69,3 +69,13 @@ def test_small_amounts_of_money_have_two_significant_digits(amount: float, shown
 )
 def test_a_time_beyond_a_limit_never_reads_as_the_limit(seconds: float, limit: float, shown: str) -> None:
     assert milliseconds(seconds, limit) == shown
+
+
+def test_large_numbers_have_no_exponent() -> None:
+    assert [number(value, ",.3g") for value in (0.00456, 7.891, 456.78, 20_000.0)] == [
+        "0.00456",
+        "7.89",
+        "457",
+        "20,000",
+    ]
+    assert number(1.0e-7, ".3g") == "1e-07", "a small one is read off its exponent"

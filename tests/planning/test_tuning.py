@@ -11,12 +11,13 @@ import pytest
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.slo import parse_slos
 from inflight.metrics.summary import Summary, summarize
+from inflight.planning.decision import Check
 from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.mixture import Mixed
 from inflight.planning.proposal import Overrides
 from inflight.planning.simulation import read_off, simulate_run
-from inflight.planning.tuning import Check, Tuning, tune, tuned_dimensions
+from inflight.planning.tuning import Tuning, tune, tuned_dimensions
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import Sessions, TrafficClass
 from inflight.workload.lengths import Fixed, parse_lengths
@@ -96,7 +97,7 @@ def test_conversations_send_what_was_asked_for() -> None:
     ((real, shares),) = ran
     simulated = simulate_run(machine(), found.start.config, real, machine().model)
     assert real.until is not None and (shares[1] - shares[0]) * real.until == pytest.approx(30.0, rel=0.5)
-    summary, _ = read_off([one for one in simulated.observations if one.sent is not None], shares, real.until)
+    summary, *_ = read_off([one for one in simulated.observations if one.sent is not None], shares, real.until)
     assert summary.offered_per_s == pytest.approx(2.0, rel=0.25), "as in trials"
     many = replace(talk, sessions=Sessions(turns=Fixed(8), think_s=1e7))
     with pytest.raises(WorkloadError, match="conversations of 8 turns or more would be open"):

@@ -23,6 +23,7 @@ from inflight.config.setting import SettingsError, above_zero, at_least, check_s
 from inflight.config.speculation import OFF
 from inflight.metrics.slo import Slo, SloError, parse_slos, targets
 from inflight.metrics.summary import Summary
+from inflight.planning.decision import Check, EngineRun, describe
 from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig, configuration
 from inflight.planning.machine import Machine
@@ -33,7 +34,7 @@ from inflight.planning.result import tune_result
 from inflight.planning.retuning_result import retune_result
 from inflight.planning.shadow import with_shadow
 from inflight.planning.slos import check_slos
-from inflight.planning.tuning import Check, EngineRun, describe, tune
+from inflight.planning.tuning import tune
 from inflight.records.json_text import json_text
 from inflight.workload.classes import TrafficClass
 from inflight.workload.workload import Workload

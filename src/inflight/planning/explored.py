@@ -22,7 +22,7 @@ from inflight.planning.parallel import run_all
 from inflight.planning.plan import Plan
 from inflight.planning.proposal import BUDGETS
 from inflight.planning.refinement import ENDS
-from inflight.planning.rendering import sentence
+from inflight.planning.rendering import number, sentence
 from inflight.planning.simulation import SHARES, Trial
 from inflight.planning.stages import Progress, Stages, quiet
 from inflight.planning.trial_cache import TrialCache
@@ -196,7 +196,8 @@ def _interval(plan: Plan) -> str:
     if plan.is_first or not plan.chosen.machine.cases:
         return ""
     if plan.question.gpus is not None:
-        return f" (interval {plan.rates[0]:,.3g} to {plan.rates[1]:,.3g} requests/s)"
+        low, high = (number(rate, ",.3g") for rate in plan.rates)
+        return f" (interval {low} to {high} requests/s)"
     if plan.replicas_high is None:
         return f" (at least {plan.replicas_low:,})"
     high = "" if plan.replicas_high == plan.replicas_low else f" to {plan.replicas_high:,}"
@@ -204,10 +205,10 @@ def _interval(plan: Plan) -> str:
 
 
 def _about(answer: Plan | Infeasible, runs: int) -> Iterator[str]:
-    traffic, demand = answer.traffic, answer.question.demand
+    traffic, rate = answer.traffic, number(answer.question.demand.rate, ",.4g")
     answers = f", answers of {traffic.output_mean:,.0f} (p99 {traffic.output.p99 or 0:,.0f})"
     yield (
-        f"Planned for {demand.rate:,.4g} requests/s, prompts of {traffic.input_mean:,.0f} tokens on average (p99 "
+        f"Planned for {rate} requests/s, prompts of {traffic.input_mean:,.0f} tokens on average (p99 "
         f"{traffic.input.p99 or 0:,.0f}){'' if _is_pooled(answer) else answers}; "
         f"{counted(runs, 'run')} of the engine's own scheduler. Lengths and bursts stay as they are; demand, limits "
         "and price can be moved."

@@ -25,7 +25,7 @@ def _environment() -> jinja2.Environment:
     )
     made.filters.update(
         line=line,
-        f=format,
+        f=number,
         ms=milliseconds,
         dollars=dollars,
         counted=counted,
@@ -36,7 +36,7 @@ def _environment() -> jinja2.Environment:
 
 
 def render(template: str, **values: Any) -> str:
-    """Return the text of a template. Its filters: f (Python's format), ms, dollars, counted, finite,
+    """Return the text of a template. Its filters: f (`number`), ms, dollars, counted, finite,
     engine_at, line."""
     return _environment().get_template(f"{template}.j2").render(values).rstrip("\n")
 
@@ -50,6 +50,16 @@ def sentence(name: str, **values: Any) -> str:
 def line(text: str, indent: int = 0) -> str:
     """Return a text as one line, behind so many spaces."""
     return f"{' ' * indent}{' '.join(text.split())}\n"
+
+
+def number(value: Any, form: str) -> str:
+    """Return a value in one of Python's formats; a large number has all of its digits in place of an exponent."""
+    text = format(value, form)
+    return format(value, ",.0f") if "e+" in text else text
+
+
+def per_second(requests: float) -> str:
+    return f"{number(requests, ',.3g')}/s"
 
 
 def milliseconds(seconds: float, limit: float = math.inf) -> str:

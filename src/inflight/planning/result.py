@@ -12,6 +12,7 @@ from inflight.config.setting import Resolved
 from inflight.planning.autoscaling import Autoscaling
 from inflight.planning.bottleneck import Bottleneck
 from inflight.planning.costs import Cost
+from inflight.planning.decision import EvaluatedConfig
 from inflight.planning.demand import Demand
 from inflight.planning.energy import Energy
 from inflight.planning.infeasible import Infeasible
@@ -25,7 +26,7 @@ from inflight.planning.sensitivity import Measurement
 from inflight.planning.separation import SeparateClass
 from inflight.planning.simulation import Trial
 from inflight.planning.spot import Spot
-from inflight.planning.tuning import EvaluatedConfig, Tuning
+from inflight.planning.tuning import Tuning
 from inflight.simulate.parallelism import Parallelism
 
 

@@ -21,6 +21,7 @@ from inflight.metrics.confidence import min_samples
 from inflight.metrics.observation import Observation
 from inflight.metrics.slo import Slo, targets
 from inflight.metrics.summary import Summary
+from inflight.planning.decision import EvaluatedConfig
 from inflight.planning.demand import busiest
 from inflight.planning.engine_config import TOGETHER, EngineConfig
 from inflight.planning.measured_run import judged_by
@@ -33,15 +34,7 @@ from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Topology, Trial, read_off, trial_of
 from inflight.planning.stages import Progress, Stages, quiet
 from inflight.planning.traffic import Traffic, analyze_traffic
-from inflight.planning.tuning import (
-    BETTER,
-    Dimension,
-    EvaluatedConfig,
-    Tuning,
-    clearly_better,
-    search_settings,
-    tuned_dimensions,
-)
+from inflight.planning.tuning import BETTER, Dimension, Tuning, clearly_better, search_settings, tuned_dimensions
 from inflight.simulate.simulation import Pool, Simulation, SimulationSetup, simulate
 from inflight.simulate.steps import StepModel
 from inflight.workload.workload import Workload

@@ -14,11 +14,12 @@ from typing import Literal
 from inflight.metrics.confidence import Estimate, paired_ratio
 from inflight.metrics.slo import Metric
 from inflight.metrics.summary import Summary
+from inflight.planning.decision import EngineRun
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.rendering import sentence
 from inflight.planning.retuning import Retuning, SimulatedRecord
 from inflight.planning.stages import Progress, quiet
-from inflight.planning.tuning import BETTER, EngineRun
+from inflight.planning.tuning import BETTER
 from inflight.workload.workload import Entry, Workload
 
 Share = Literal["p50", "p95", "p99"]

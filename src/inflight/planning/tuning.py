@@ -8,8 +8,6 @@ decides, and shows whether the simulator's choice is among the best there.
 
 from __future__ import annotations
 
-import math
-import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,14 +17,13 @@ from inflight.config.setting import SettingsError
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.observation import Targets
 from inflight.metrics.slo import Slo, targets
-from inflight.metrics.summary import Summary
+from inflight.planning.decision import Check, Decision, EvaluatedConfig, Run, describe, take_turns
 from inflight.planning.demand import Demand, with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
 from inflight.planning.mixture import Mixed
 from inflight.planning.proposal import MAX_ROWS, Overrides, budgets_of, early_end, propose, step_limit
-from inflight.planning.rendering import milliseconds
-from inflight.planning.search import badness
+from inflight.planning.rendering import per_second
 from inflight.planning.simulation import Trial, try_out
 from inflight.planning.stages import Progress, quiet
 from inflight.planning.steady import length, prompt_seconds, rows_at
@@ -43,90 +40,7 @@ SPAN = 10.0  # seconds of arrivals, where that is not more than four times the r
 
 MIN_CHECKED_REQUESTS = 10.0  # of a run on the real engine
 
-Run = Callable[[EngineConfig], Summary]
-EngineRun = Callable[[EngineConfig, Workload, tuple[float, float]], Summary]  # the last: shares that are measured
 Dimension = tuple[str, Callable[[EngineConfig], Iterator[EngineConfig]]]  # an option, and variants of settings in it
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluatedConfig:
-    """Settings and their trial. measured: their runs on the real engine."""
-
-    config: EngineConfig
-    trial: Trial
-    measured: tuple[Summary, ...] = ()
-
-    @property
-    def score(self) -> tuple[float, float]:
-        """Return the goodput in requests/s, of those sent in the window; then how far the worst SLO is from being
-        missed (more is better)."""
-        return self.trial.summary.attained_per_s, -badness(self.trial)
-
-    @property
-    def goodput(self) -> float:
-        """Return the measured requests/s: the median of the runs."""
-        return statistics.median(one.attained_per_s for one in self.measured)
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Settings that were simulated and measured. chosen: the simulator's choice."""
-
-    chosen: EvaluatedConfig
-    judged: Sequence[EvaluatedConfig]
-
-    @property
-    def best(self) -> EvaluatedConfig:
-        """Return the best as measured; the simulator's choice where it is as good."""
-        return max((self.chosen, *self.judged), key=lambda one: one.goodput)
-
-    @property
-    def loss(self) -> float:
-        """Return the share of the best measured goodput that the simulator's choice misses."""
-        best = self.best.goodput
-        return 1 - self.chosen.goodput / best if best > 0 else 0.0
-
-    @property
-    def rank_correlation(self) -> float | None:
-        """Return Spearman's correlation of simulated and measured goodput: 1 where both order the settings alike; None
-        where one of them is the same for all."""
-        simulated = ranks([one.trial.summary.attained_per_s for one in self.judged])
-        measured = ranks([one.goodput for one in self.judged])
-        try:
-            return statistics.correlation(simulated, measured)
-        except statistics.StatisticsError:
-            return None
-
-
-def ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value from 1 on; equal values share the mean of their ranks."""
-    ordered = sorted(values)
-    return [statistics.fmean(rank for rank, other in enumerate(ordered, 1) if other == value) for value in values]
-
-
-def take_turns(
-    chosen: Sequence[EvaluatedConfig], run: Run, repeats: int, progress: Progress = quiet
-) -> list[EvaluatedConfig]:
-    """Run each of the settings on the real engine, `repeats` times in turns (A B A B), so that a drift of the machine's
-    speed affects all of them."""
-    measured: list[list[Summary]] = [[] for _ in chosen]
-    for repeat in range(repeats):
-        for one, runs in zip(chosen, measured, strict=True):
-            progress(f"On the real engine, run {repeat + 1} of {repeats}: {one.config}")
-            runs.append(run(one.config))
-            progress(
-                f"  goodput {runs[-1].attained_per_s:.3g}/s ({runs[-1].attainment:.0%}), simulated "
-                f"{one.trial.summary.attained_per_s:.3g}/s"
-            )
-    return [replace(one, measured=tuple(runs)) for one, runs in zip(chosen, measured, strict=True)]
-
-
-def describe(trial: Trial) -> str:
-    """Return the figures that decide."""
-    parts = [f"goodput {trial.summary.attained_per_s:.3g}/s ({trial.summary.attainment:.0%})"]
-    reached = ((slo, value) for slo, value in trial.values.items() if math.isfinite(value))
-    parts += [f"{slo.name} {milliseconds(value, slo.limit)}" for slo, value in reached]
-    return ", ".join(parts) + (", saturated" if trial.saturated else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +68,6 @@ class Tuning:
     def indifferent(self) -> bool:
         """Whether the load is so small that nearly all settings serve it alike."""
         return not self.saturated and self.best.trial.met and self.alike >= ALIKE * len(self.tried)
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Runs on the real engine: of so many of the best settings, each `repeats` times. seconds: of arrivals in each,
-    beside those that warm up."""
-
-    run: EngineRun
-    seconds: float
-    settings: int = 3
-    repeats: int = 1
 
 
 class _Search:
@@ -405,8 +308,8 @@ def _verify(tuning: Tuning, check: Check, run: Run, progress: Progress) -> Tunin
     winner = decision.best
     if winner is not decision.chosen:
         reason = (
-            f"measured {winner.goodput:.3g}/s goodput on the real engine, the highest of {len(measured)} settings; the "
-            f"simulator's choice measured {decision.chosen.goodput:.3g}/s"
+            f"measured {per_second(winner.goodput)} goodput on the real engine, the highest of {len(measured)} "
+            f"settings; the simulator's choice measured {per_second(decision.chosen.goodput)}"
         )
         winner = replace(winner, config=winner.config.because("strategy", reason))
     return replace(tuning, best=winner, decision=decision)
