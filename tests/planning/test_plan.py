@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,7 +28,7 @@ from inflight.planning.result import InfeasibleResult, plan_result
 from inflight.planning.runner_up import expected_trials
 from inflight.planning.search import Capacity
 from inflight.planning.sensitivity import Measurement
-from inflight.planning.simulation import Topology, Trial, try_out
+from inflight.planning.simulation import Topology, Trial, percentile_spans, try_out
 from inflight.planning.sizing import HEADROOM, POOLED, candidate_for, candidates
 from inflight.planning.trial_cache import TrialCache
 from inflight.planning.trial_runner import PLANNED_SEED, TrialRunner
@@ -248,6 +249,23 @@ def test_a_trial_of_the_planned_load_is_read_as_the_long_one() -> None:
     assert all(list(found) == sorted(found) for found in seen.percentiles.values())
     assert seen.values[question.slos[0]] <= 1.0001 * seen.percentiles["ttft"][-1]
     assert Yardstick.of(long, short).read(replace(harder, queue_grows=True)) == replace(harder, queue_grows=True)
+
+
+def test_latencies_have_no_upper_end_where_a_queue_grows() -> None:
+    """A short run of it has latencies of its length, which may be below those of the long one that was planned."""
+    found = answer()
+    slow = replace(found.trial, percentiles=dict.fromkeys(found.trial.percentiles, (0.2, 0.3, 0.4)))
+    usual = found.trial.percentiles["ttft"]
+    assert percentile_spans([found.trial, slow])["ttft"] == tuple(map(sorted_pair, usual, (0.2, 0.3, 0.4)))
+    spans = percentile_spans([found.trial, replace(slow, queue_grows=True)])
+    assert spans["ttft"] == tuple((value, math.inf) for value in usual)
+    text = as_text(replace(found, spans=spans))
+    assert f"{usual[0] * 1e3:,.0f} ({usual[0] * 1e3:,.0f}-∞)" in text
+    assert plan_result(replace(found, spans=spans)).latency_s["ttft"]["p50"].high is None  # type: ignore[union-attr]
+
+
+def sorted_pair(one: float, other: float) -> tuple[float, float]:
+    return min(one, other), max(one, other)
 
 
 @pytest.mark.wide

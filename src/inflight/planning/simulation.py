@@ -350,10 +350,14 @@ def _by_class(read: Sequence[Observation]) -> dict[str, dict[str, tuple[float, .
 
 
 def percentile_spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]]:
-    """Return the least and the greatest of each percentile of each latency."""
+    """Return the least and the greatest of each percentile of each latency, which is endless where more comes than is
+    served: the percentiles of such a trial are those of its length."""
+    served = [one for one in trials if not one.is_exhausted]
+    of = served or trials
     return {
         name: tuple(
-            (min(values), max(values)) for values in zip(*(one.percentiles[name] for one in trials), strict=True)
+            (min(values), max(values) if len(served) == len(trials) else math.inf)
+            for values in zip(*(one.percentiles[name] for one in of), strict=True)
         )
         for name in trials[0].percentiles
     }
