@@ -25,7 +25,7 @@ from inflight.simulate.transfers import TimedTransfers
 from inflight.testing.suspension import StepSuspender, SuspendedStep
 
 _TOKENS = (TOKEN,)
-FIRST_FORESEEN = 4  # steps
+FIRST_FORESEEN = 16  # steps
 MANY_FORESEEN = 64  # where the model has the seconds of many decodes at once
 LAYERS = 24  # between which a step may be suspended
 
