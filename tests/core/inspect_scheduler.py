@@ -152,8 +152,9 @@ def check(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]
 def _check_blocks(scheduler: Scheduler) -> None:
     """Invariant 2, and the second half of 3."""
     pool = scheduler._memory._pool
-    free, idle = set(pool._free), set(pool._evictable)
-    assert len(free) == len(pool._free), "a block is free twice"
+    listed, idle = [*pool._free, *range(pool._next_unused, pool.num_blocks)], set(pool._evictable)
+    free = set(listed)
+    assert len(free) == len(listed) == pool.free, "a block is free twice"
     assert not free & idle, "a block is free and idle"
     tables = [held(scheduler, sequence) for sequence in alive(scheduler)]
     assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"

@@ -83,7 +83,8 @@ class BlockPool:
         self.available = num_blocks  # without a reference: free or evictable, as `allocate` can return them now
         self.num_released = 0  # last references given back since the start
         self._ref_counts = [0] * num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
+        self._free: list[int] = []  # that had a reference before; taken from the end
+        self._next_unused = 0  # this block and those behind it never had one; taken when none of these is left
         self._evictable = EvictionOrder() if order is None else order
         self._has_owners = order is not None
         self._on_evict = on_evict
@@ -92,7 +93,7 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        return len(self._free)
+        return len(self._free) + self.num_blocks - self._next_unused
 
     @property
     def evictable(self) -> int:
@@ -138,6 +139,10 @@ class BlockPool:
             raise RuntimeError(f"{count} blocks were asked for, but {self.available} are available")
         taken = free[: -count - 1 : -1]
         del free[len(free) - len(taken) :]
+        if len(taken) < count:
+            unused = range(self._next_unused, min(self._next_unused + count - len(taken), self.num_blocks))
+            self._next_unused += len(unused)
+            taken += unused
         if self._has_owners:
             for block in taken:
                 self._evictable.forget(block)
