@@ -93,6 +93,10 @@ def test_small_steps_and_copied_heads_on_a_gpu() -> None:
     assert "below the 295 tokens" in warned(on=qwen.machine(1, 100), max_num_batched_tokens=128)
     few_heads = Hardware(model=known_model("qwen3-8b"), gpu=find_gpu("h100"))
     assert "KV heads" not in warned(on=few_heads.machine(8, 100))
+    four_heads = Hardware(model=known_model("qwen3-30b-a3b"), gpu=find_gpu("h100"))
+    assert "8 GPUs share 4 KV heads: each head is stored 2 times, so that" in warned(on=four_heads.machine(8, 100))
+    latent = Hardware(model=known_model("deepseek-v3"), gpu=find_gpu("h200"), weights="fp8")
+    assert "Each of 8 GPUs stores the latent vectors of all sequences, so that" in warned(on=latent.machine(8, 100))
 
 
 def test_one_replica_that_misses_its_slos_is_said_to() -> None:

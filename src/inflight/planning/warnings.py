@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from inflight.metrics.confidence import min_samples
+from inflight.models.mixers.mla import LatentAttention
 from inflight.planning.candidate import Candidate
 from inflight.planning.demand import Demand, Traced
 from inflight.planning.engine_config import TOGETHER
@@ -73,6 +74,12 @@ def _on_memory(question: Question, traffic: Traffic, candidate: Candidate) -> It
         yield sentence("adapters_without_time", memory=memory, unit=machine.unit)
     if machine.tokens < machine.max_model_len:
         yield sentence("short_memory", machine=machine, longest=traffic.longest)
+    degree, heads = machine.parallelism.tensor, min_kv_heads(model.spec) if isinstance(model, Roofline) else None
+    if heads is not None and degree > heads:
+        latent = isinstance(model, Roofline) and any(
+            isinstance(one.mixer, LatentAttention) for one in model.spec.layers
+        )
+        yield sentence("copied_heads", degree=degree, heads=heads, latent=latent)
 
 
 def _with_fewer_bits(machine: Machine, traffic: Traffic) -> str | None:
@@ -174,9 +181,5 @@ def _on_slos(question: Question, candidate: Candidate, trial: Trial, replicas: i
         # Throughput alone is sized with headroom.
         needed = replicas + 1 if missed_at is not None else math.ceil(question.demand.rate / rate * 0.999) + 1
         yield sentence("no_headroom", replicas=replicas, left=left, rate=rate, missed_at=missed_at, needed=needed)
-    degree, model = candidate.machine.parallelism.tensor, candidate.machine.model
-    heads = min_kv_heads(model.spec) if isinstance(model, Roofline) else None
-    if heads is not None and degree > heads:
-        yield sentence("copied_heads", degree=degree, heads=heads)
     if trial.preemptions > PREEMPTED * max(1, trial.summary.requests):
         yield sentence("preemptions", preemptions=trial.preemptions, requests=trial.summary.requests)
