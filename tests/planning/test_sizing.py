@@ -8,15 +8,19 @@ from dataclasses import replace
 import pytest
 
 from inflight.metrics.slo import parse_slos
+from inflight.models.known import known_model
 from inflight.planning.demand import Drawn, Traced, traffic_of
+from inflight.planning.machine import Hardware
 from inflight.planning.plan import Plan, plan
 from inflight.planning.proposal import Overrides
 from inflight.planning.question import Question
 from inflight.planning.replica_workload import spread_variation
 from inflight.planning.search import Capacity
-from inflight.planning.simulation import Topology
+from inflight.planning.simulation import Topology, try_out
 from inflight.planning.sizing import candidate_for, candidates, widen
+from inflight.planning.steady import prompt_seconds
 from inflight.planning.trial_runner import MAX_DECODE_STEPS, MIN_READ, TrialRunner
+from inflight.simulate.hardware import find_gpu
 from inflight.workload.workload import Entry, Workload
 
 from .builders import drawn, machine, workload
@@ -143,3 +147,17 @@ def test_no_trial_has_more_requests_than_a_short_trace(monkeypatch: pytest.Monke
     for rate, reads in ((one.guess, 1.0), (one.guess, 4.0), (0.1 * one.guess, 1.0)):
         runner.run(one, rate, reads=reads)
     assert len(asked_for) == 3 and max(asked_for) <= 900
+
+
+def test_a_whole_prompt_is_expected_to_take_the_forward_passes_of_its_engine() -> None:
+    """As it does in a trial: each pass reads a mixture's experts again."""
+    on = Hardware(model=known_model("qwen3-30b-a3b"), gpu=find_gpu("h100")).machine(1, 8000)
+    demand = drawn(1.0, "8192", "20")
+    question = Question(machines=[on], demand=demand, overrides=Overrides(strategy="continuous"))
+    candidate = candidate_for(question, traffic_of(demand), on, question.overrides)
+    passes = 8192 // (candidate.config.max_num_batched_tokens or 8192)
+    alone = candidate.prompt_seconds(8192)
+    assert passes > 1 and alone > 1.05 * prompt_seconds(on.model, 8192, candidate.step_tokens)
+    run = workload(*((10.0 * number, 8192, 2) for number in range(4)))
+    trial = try_out(on, replace(candidate.config, enable_prefix_caching=False), run)
+    assert trial.percentiles["ttft"][0] == pytest.approx(alone, rel=0.05)

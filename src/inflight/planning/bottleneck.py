@@ -8,7 +8,7 @@ from inflight.planning.candidate import Candidate
 from inflight.planning.machine import WIDEST_STEP
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Trial
-from inflight.planning.steady import prompt_seconds, steady_state
+from inflight.planning.steady import steady_state
 from inflight.planning.traffic import Traffic
 from inflight.simulate.engine_costs import front_end_costs
 from inflight.simulate.hardware import Precision
@@ -90,7 +90,7 @@ def _missed_first(candidate: Candidate, missed: Trial, traffic: Traffic) -> str:
     slo, value = missed.missed[0]
     longest, seconds = traffic.long_prompt(slo.traffic), 0.0
     if slo.metric == "ttft":
-        seconds = prompt_seconds(candidate.machine.model, longest, candidate.step_tokens)
+        seconds = candidate.prompt_seconds(longest)
     prompt = longest if seconds >= LONG_PROMPT_SHARE * slo.limit else None
     return sentence("missed_first", slo=slo, value=value, rate=missed.rate, prompt=prompt, seconds=seconds)
 

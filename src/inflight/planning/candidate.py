@@ -10,6 +10,8 @@ from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import Proposal
 from inflight.planning.search import Capacity
+from inflight.planning.steady import prompt_seconds
+from inflight.simulate.simulation import in_engine_steps
 
 CEILING = 1.25  # times what the closed form serves, up to which rates are tried: it may be as much too low
 
@@ -17,6 +19,13 @@ CEILING = 1.25  # times what the closed form serves, up to which rates are tried
 def whole_engines(wanted: float) -> int:
     """Round up, to one at least; a thousandth more than whole ones is none more."""
     return max(1, math.ceil(wanted * 0.999))
+
+
+def idle_prompt_seconds(machine: Machine, config: EngineConfig, tokens: float) -> float:
+    """Return the seconds of a prompt on an idle engine, in the steps and forward passes of these settings."""
+    settings = config.engine_settings(machine.max_model_len, machine.device)
+    model = in_engine_steps(machine.model, settings, config.scheduling)
+    return prompt_seconds(model, tokens, config.step_tokens(machine.max_model_len))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,10 @@ class Candidate:
     def step_tokens(self) -> int | None:
         """Return the tokens of a step at most; None: any number."""
         return self.config.step_tokens(self.machine.max_model_len)
+
+    def prompt_seconds(self, tokens: float) -> float:
+        """Return the seconds of a prompt on an idle engine."""
+        return idle_prompt_seconds(self.machine, self.config, tokens)
 
     def replicas(self, demand: Demand) -> int:
         """Return the replicas that serve the demand; raise ValueError where no rate meets the SLOs."""

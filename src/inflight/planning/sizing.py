@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 
 from inflight.metrics.slo import Slo
-from inflight.planning.candidate import Candidate, whole_engines
+from inflight.planning.candidate import Candidate, idle_prompt_seconds, whole_engines
 from inflight.planning.engine_config import TOGETHER, WHOLE_PROMPTS, EngineConfig
 from inflight.planning.machine import Machine
 from inflight.planning.proposal import Overrides, budgets_of, propose, rows_in_memory
@@ -20,7 +20,7 @@ from inflight.planning.rendering import sentence
 from inflight.planning.search import Capacity, find_capacity
 from inflight.planning.simulation import Trial
 from inflight.planning.slos import max_ttft
-from inflight.planning.steady import DRAIN, FILL, prompt_seconds, rows_at
+from inflight.planning.steady import DRAIN, FILL, rows_at
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_requests import check_steps
 from inflight.planning.trial_runner import PATIENCE, ROUGHLY, TrialRunner
@@ -66,7 +66,7 @@ def expected_share(machine: Machine, config: EngineConfig, traffic: Traffic, slo
     for slo in slos:
         if slo.metric == "ttft":
             tokens = traffic.long_prompt(slo.traffic, slo.share)
-            alone = prompt_seconds(machine.model, tokens, config.step_tokens(machine.max_model_len))
+            alone = idle_prompt_seconds(machine, config, tokens)
             shares.append(1 - alone / slo.limit)
         elif slo.paces:
             shares.append(0.7)

@@ -17,7 +17,7 @@ from inflight.planning.queues import MIN_STEPS
 from inflight.planning.simulated_blocks import in_simulated_blocks
 from inflight.planning.simulation import ROUTER, Topology, Trial, try_out
 from inflight.planning.slos import max_ttft
-from inflight.planning.steady import DRAIN, FILL, Length, length, prompt_seconds, rows_at
+from inflight.planning.steady import DRAIN, FILL, Length, length, rows_at
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_cache import TrialCache, demand_digest
 from inflight.simulate.steps import StepModel
@@ -153,8 +153,7 @@ class TrialRunner:
             steps = MAX_DECODE_STEPS * max(1.0, residents) / self.traffic.output_mean
             affordable = max(MIN_READ, math.floor(steps))
         fewest, most = min(fewest, affordable), min(most, 3 * affordable)
-        demand, budget = self.question.demand, candidate.step_tokens
-        cold = prompt_seconds(candidate.machine.model, self.traffic.input_mean, budget)
+        demand, cold = self.question.demand, candidate.prompt_seconds(self.traffic.input_mean)
         warm_up = engines * demand.warm_up_requests(rate, residents, cold)
         if rate < 0.2 * candidate.guess and not warm_up:
             return Length(math.ceil(min(fewest, demand.max_requests)))  # hardly two meet: it is long enough by itself

@@ -17,6 +17,7 @@ from inflight.config.setting import SettingsError
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.observation import Targets
 from inflight.metrics.slo import Slo, targets
+from inflight.planning.candidate import idle_prompt_seconds
 from inflight.planning.decision import Check, Decision, EvaluatedConfig, Run, describe, take_turns
 from inflight.planning.demand import Demand, with_targets
 from inflight.planning.engine_config import EngineConfig
@@ -26,7 +27,7 @@ from inflight.planning.proposal import MAX_ROWS, Overrides, budgets_of, early_en
 from inflight.planning.rendering import per_second
 from inflight.planning.simulation import Trial, try_out
 from inflight.planning.stages import Progress, quiet
-from inflight.planning.steady import length, prompt_seconds, rows_at
+from inflight.planning.steady import length, rows_at
 from inflight.planning.traffic import Traffic
 from inflight.planning.trial_requests import check_steps, requests_for
 from inflight.workload.workload import Workload
@@ -152,7 +153,7 @@ def _workload(
     e2e = residents / demand.rate
     if isinstance(demand, Mixed) and demand.rate > demand.max_rate(e2e):
         raise demand.too_many_open()
-    cold = prompt_seconds(machine.model, traffic.input_mean, config.step_tokens(machine.max_model_len))
+    cold = idle_prompt_seconds(machine, config, traffic.input_mean)
     warm_up = demand.warm_up_requests(demand.rate, residents, cold)
     run = length(residents * demand.slowest, measured, max_requests, warm_up)
     return demand.started(e2e).workload(demand.rate, run.requests, seed), (run.begin, run.end)

@@ -19,7 +19,6 @@ from inflight.planning.question import Question
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import HEADROOM
-from inflight.planning.steady import prompt_seconds
 from inflight.planning.traffic import Traffic
 from inflight.simulate.engine_costs import engine_costs, front_end_costs
 from inflight.simulate.hardware import Precision
@@ -117,7 +116,7 @@ def _on_strategy(question: Question, traffic: Traffic, candidate: Candidate) -> 
         yield sentence("static_batches", strategy=strategy, output=traffic.output)
     if strategy == "continuous" and any(slo.paces or slo.metric == "ttft" for slo in question.slos):
         tokens = traffic.input.p99 or 1.0
-        seconds = prompt_seconds(candidate.machine.model, tokens, candidate.step_tokens)
+        seconds = candidate.prompt_seconds(tokens)
         if seconds > STALL / 2:
             yield sentence("no_chunks", tokens=tokens, seconds=seconds)
 
@@ -126,7 +125,7 @@ def _on_steps(question: Question, traffic: Traffic, candidate: Candidate) -> Ite
     budget = question.overrides.max_num_batched_tokens
     if budget is None:
         return
-    alone = prompt_seconds(candidate.machine.model, min(budget, traffic.input.p99 or 1.0), budget)
+    alone = candidate.prompt_seconds(min(budget, traffic.input.p99 or 1.0))
     if budget > traffic.input_mean and alone > STALL and any(slo.bounds_gaps for slo in question.slos):
         yield sentence("long_steps", budget=budget, seconds=alone)
     model = candidate.machine.model
