@@ -94,7 +94,11 @@ class Percentiles:
 
 def percentiles(values: Iterable[float]) -> Percentiles:
     """Return the percentiles of values in any order."""
-    ordered = sorted(values)
+    return sorted_percentiles(sorted(values))
+
+
+def sorted_percentiles(ordered: Sequence[float]) -> Percentiles:
+    """Return the percentiles of sorted values."""
     if not ordered:
         return Percentiles(0, None, None, None, None)
     mean = math.fsum(ordered) / len(ordered)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from inflight.metrics.definitions import Percentiles, attainment, goodput, percentiles
+from inflight.metrics.definitions import Percentiles, attainment, goodput, percentiles, sorted_percentiles
 from inflight.metrics.latencies import Latencies, latencies
 from inflight.metrics.observation import Observation, completion_times
 
@@ -164,10 +164,10 @@ def summarize_with_latencies(observations: Sequence[Observation], window: Window
         attainment=attainment(one.attained for one in offered),
         concurrency=sum(_seconds_within(one, window) for one in observations) / window.seconds,
         concurrency_by_little=math.fsum(found.e2e) / window.seconds,
-        ttft=percentiles(found.ttft),
-        tpot=percentiles(found.tpot),
-        itl=percentiles(found.itl),
-        e2e=percentiles(found.e2e),
+        ttft=sorted_percentiles(found.ttft),
+        tpot=sorted_percentiles(found.tpot),
+        itl=sorted_percentiles(found.itl),
+        e2e=sorted_percentiles(found.e2e),
         delay=percentiles(value for one in offered if (value := one.delay) is not None),
         ttft_trend=ttft_trend(done, window),
         jct=percentiles(completion_times(observations, window.holds)),

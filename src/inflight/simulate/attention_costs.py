@@ -78,8 +78,8 @@ class AttentionCosts:
         """Return the time of a step's decodes. In a step without prompts, a row's drafts compute on what it reads
         once."""
         more = self.shares.decode_tile * features.rows if features.decode_context else 0.0
-        pairs, drafts = features.prefill_context, features.tokens - features.rows
-        if features.has_prompts:  # among whose pairs those of drafts are
+        pairs, drafts, has_prompts = features.prefill_context, features.tokens - features.rows, features.has_prompts
+        if has_prompts:  # among whose pairs those of drafts are
             pairs = drafts = 0
         flops = read = 0.0
         for one in self.caches:
@@ -87,7 +87,7 @@ class AttentionCosts:
             flops += one.decode_flops * (seen + one.seen(pairs, drafts, features.rows))
             read += one.read * seen
         moved = read * self.item + self.token_bytes * features.tokens
-        mixed = self.shares.mixed_decode if features.has_prompts else 1.0
+        mixed = self.shares.mixed_decode if has_prompts else 1.0
         return slower("decode attention", flops / self.decode_rate, moved / (self.bandwidth * self.sinks * mixed))
 
 
