@@ -180,6 +180,8 @@ class PolicyOrder:
         if self._groups is not None:
             first = self._groups.first()
             return None if first is None else self._heaps[first]
+        if len(self._heaps) == 1:  # as under policies without groups
+            return self._valid_heap(next(iter(self._heaps)))
         heaps = {group: heap for group in list(self._heaps) if (heap := self._valid_heap(group)) is not None}
         if len(heaps) <= 1:
             return next(iter(heaps.values()), None)
