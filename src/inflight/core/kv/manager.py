@@ -276,7 +276,7 @@ class KVCacheManager:
         if self.has_state:  # before an allocation evicts blocks with checkpoints
             self._states.admit(sequence, lookup.chain.blocks, len(hits))
         self._acquire(sequence, cached, on_host)
-        self._tables.begin(sequence, demand.found, demand.fresh, self._layout.size(sequence, to_the_end))
+        self._tables.begin(sequence, demand.found, demand.fresh, demand.size)
         sequence.num_published_blocks = len(hits)
         sequence.node = hits[-1].node if hits else sharing.root(sequence)
         return True

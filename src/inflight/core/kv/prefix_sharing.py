@@ -47,10 +47,12 @@ class BlockDemand(Struct):
     Attributes:
         found: Beginning of each group's table: cached blocks, and None for blocks behind its window.
         fresh: Blocks to allocate behind these, for each table.
+        size: Blocks of a table without a window.
     """
 
     found: list[list[CachedBlock | None]]
     fresh: list[int]
+    size: int
 
     @property
     def cached(self) -> list[CachedBlock]:
@@ -167,8 +169,8 @@ class PrefixSharing:
         """Return the blocks that a sequence's admission takes. to_the_end: for all tokens to come, too."""
         hits, size, layout = self.hits(lookup), self._layout.size(sequence, to_the_end), self._layout
         if not self._has_windows:
-            return BlockDemand([list(hits)], [size - len(hits)])
-        demand = BlockDemand([], [])
+            return BlockDemand([list(hits)], [size - len(hits)], size)
+        demand = BlockDemand([], [], size)
         computed = max(len(hits) * self._size, layout.external_tokens(sequence))
         for group in range(len(layout.windows)):
             first = layout.first_block(group, computed)
