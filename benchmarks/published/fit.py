@@ -40,9 +40,11 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("a100", "decode-memory"): (0.7, 0.1),
     ("h100", "linear-compute"): (0.68, 0.015),
     ("h100", "linear-memory"): (0.86, 0.04),
-    ("h100", "expert-compute"): (0.68, 0.12),
+    ("h100", "expert-compute"): (0.67, 0.08),
     ("h100", "expert-memory"): (1.15, 0.12),
-    ("h100", "expert-fp8"): (0.53, 0.15),
+    ("h100", "expert-fp8"): (0.57, 0.1),
+    ("h100", "expert-fp8-width"): (220, 0.2),
+    ("h100", "expert-untuned"): (0.2, 0.3),
     ("h100", "expert-widened"): (0.77, 0.2),
     ("h100", "prefill-compute"): (0.61, 0.12),
     ("h100", "decode-memory"): (0.9, 0.08),
@@ -71,9 +73,11 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("else", "expert-launch"): (40e-6, 0.3),
     ("else", "expert-fp8-launch"): (40e-6, 0.5),
     ("vllm-sync", "step"): (0.00067, 0.7),
+    ("vllm-sync", "worker-step"): (0.0006, 0.7),  # a message to processes and back, and its pickling
     ("vllm-sync", "row"): (1.67e-05, 0.5),
     ("vllm-sync", "kernels"): (1, 0.03),
     ("vllm", "step"): (0.0003, 0.7),
+    ("vllm", "worker-step"): (0.0001, 0.7),
     ("vllm", "row"): (1.67e-05, 0.5),
     ("vllm", "kernels"): (1, 0.03),
     ("l40s", "linear-compute"): (0.52, 0.15),
@@ -108,11 +112,15 @@ _PRIORS: Mapping[Key, tuple[float, float]] = {
     ("tensorrt-llm", "row"): (1.5e-05, 0.5),
     ("tensorrt-llm", "kernels"): (0.95, 0.1),
     ("tensorrt-llm", "all-reduce"): (0.8, 0.4),
-    ("tensorrt-llm", "experts-fp8"): (1.7, 0.1),
+    ("tensorrt-llm", "experts-fp8"): (1.9, 0.1),
+    ("tensorrt-llm", "experts-fp8-width"): (2.5, 0.3),
     ("tensorrt-llm", "expert-skew"): (0.2, 0.7),
 }
 # All others are at most 1; experts whose weights are widened are no faster than dense matrices with such weights
-_UNBOUNDED = ("all-reduce", "kernels", "expert-memory", "expert-widened", "experts-fp8", "expert-fp4")
+_UNBOUNDED = (
+    *("all-reduce", "kernels", "expert-memory", "expert-widened", "experts-fp8", "expert-fp4"),
+    *("expert-fp8-width", "experts-fp8-width"),
+)
 _ROUNDS = 4  # of a closed loop that are simulated; the published time is shared out among all
 _NOISE = 0.10  # of the logarithm of a published time
 _MOVES = 6
@@ -172,9 +180,9 @@ def work_of(measurement: Measurement) -> Work | None:
         return recorders[-1]
 
     warmed_up, loop = measurement.steady, measurement.concurrency != ALL_AT_ONCE
-    whole = measurement = replace(measurement, steady=False)
+    whole = replace(measurement, steady=False)
     if loop:  # of runs that begin at once, fewer requests would make emptier steps
-        whole = replace(measurement, requests=min(measurement.requests, _ROUNDS * measurement.concurrency))
+        whole = replace(whole, requests=min(measurement.requests, _ROUNDS * measurement.concurrency))
     figures = simulated(whole, recorded, fast_forward=not loop)
     if figures.output_tokens_per_s is None or not recorders:
         return None

@@ -52,7 +52,7 @@ def with_interval(measurement: Measurement, figures: Figures) -> Prediction:
 
 def _at_end(measurement: Measurement, figures: Figures, case: Case) -> Figures:
     with_experts = measurement.spec.has_experts
-    speed = 1 / spread(measurement.gpu.name, with_experts, case)
+    speed = 1 / spread(measurement.gpu.kernels, with_experts, case)
     factors = speed, latency_spread("ttft", case), latency_spread("tpot", case)
     values = figures.output_tokens_per_s, figures.ttft_ms, figures.tpot_ms
     return Figures(*(one and one * by for one, by in zip(values, factors, strict=True)))
@@ -185,7 +185,8 @@ def _kv_bytes(measurement: Measurement, memory: MemoryBudget) -> float:
     if measurement.engine.name == "tensorrt-llm":
         return measurement.memory_share * (memory.memory_bytes - taken)
     if measurement.engine.name == "vllm":
-        taken += _SAMPLER_BYTES * measurement.max_num_seqs * measurement.spec.vocab_size + marlin_padding(measurement)
+        rows = measurement.max_num_seqs / measurement.parallelism.data_attention
+        taken += _SAMPLER_BYTES * rows * measurement.spec.vocab_size + marlin_padding(measurement)
     return measurement.memory_share * memory.memory_bytes - taken
 
 

@@ -158,7 +158,7 @@ def test_the_source_of_the_shares_is_named(gpu: str, source: str) -> None:
 
 def test_an_overlapped_host_takes_the_longer_of_the_two() -> None:
     """A host that is slower than the GPU sets the pace alone; one that is quicker adds what passes between steps."""
-    engine = engine_costs("vllm")
+    engine = replace(engine_costs("vllm"), worker_step=0.0)
     quick = replace(engine, step=1e-4, row=0.0)
     without = model(engine=replace(quick, step=0.0)).seconds(DECODES)
     assert model(engine=quick).seconds(DECODES) == pytest.approx(without + 1e-4)
@@ -313,6 +313,36 @@ def test_experts_in_bf16_are_slower_where_the_engine_has_no_configuration_of_the
     assert reached == [pytest.approx(tuned), shares.expert_untuned] and tuned > shares.expert_untuned
     fewer_bits = [expert_seconds("glm-4.5-air", "a100-80", 4, one, weights="int4") for one in ("vllm", "tensorrt-llm")]
     assert fewer_bits[0] == fewer_bits[1], "other kernels widen weights"
+
+
+def test_experts_in_bf16_on_an_h100_are_slower_under_older_versions_alone() -> None:
+    """Until 0.17 vLLM's configuration for all others had small tiles; GLM-4.5's, under eight GPUs, have none."""
+    older, newer, own = (expert_seconds("glm-4.5", "h200", 8, one) for one in ("vllm-sync", "vllm", "tensorrt-llm"))
+    assert older > 1.05 * newer == pytest.approx(1.05 * own)
+    older, newer = (expert_seconds("qwen3-235b-a22b", "h100", 8, one) for one in ("vllm-sync", "vllm"))
+    assert older == newer, "vLLM has one of these"
+
+
+def test_experts_in_eight_bits_need_more_width_where_their_kernels_are_faster() -> None:
+    """TensorRT-LLM's for weights with one scale a tensor are faster than those for one a block, more so if wide."""
+    wide, narrow = (
+        expert_seconds("mixtral-8x7b", "h100", gpus, "vllm", weights="fp8")
+        / expert_seconds("mixtral-8x7b", "h100", gpus, "tensorrt-llm", weights="fp8")
+        for gpus in (1, 8)
+    )
+    assert wide > narrow > 1
+    in_blocks = engine_costs("tensorrt-llm").of_model("deepseek_v3")
+    assert (in_blocks.experts_fp8, in_blocks.experts_fp8_width) == (1.0, 1.0), "all engines have the same for these"
+
+
+def test_a_step_of_several_gpus_has_their_workers_to_wait_for() -> None:
+    costs = engine_costs("vllm-sync")
+    alone, several = (
+        [part(DECODES, "launch", model("h100", "llama-3.1-8b", gpus, engine=one)) for gpus in (1, 2)]
+        for one in (replace(costs, worker_step=0.0), costs)
+    )
+    assert costs.worker_step > 0
+    assert several[0] == alone[0] and several[1] == pytest.approx(alone[1] + costs.worker_step)
 
 
 def test_layers_with_experts_have_a_launch_of_their_precision() -> None:

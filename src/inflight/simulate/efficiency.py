@@ -31,7 +31,7 @@ class Efficiencies:
             prefill_fp8, decode_fp8: Factors on such a share of the peak.
         sinks, mixed_decode, all_reduce, exchange: Factors on prefill_compute and decode_memory; on decode_memory; on
             seconds.
-        expert_width, expert_fp4_width: Elements of an expert's hidden layer on one GPU.
+        expert_width, expert_fp8_width, expert_fp4_width: Elements of an expert's hidden layer on one GPU.
         expert_tokens: Tokens of an expert.
         prefill_tile, decode_tile: Positions that a query or a row costs beside those it sees.
         layer_launch, fp8_launch, expert_launch, expert_fp8_launch, expert_fp4_launch, latent_launch, recurrent_launch:
@@ -49,6 +49,7 @@ class Efficiencies:
     expert_tokens: float
     expert_untuned: float
     expert_fp8: float
+    expert_fp8_width: float
     expert_fp4: float
     expert_fp4_width: float
     expert_cutlass: float

@@ -31,6 +31,7 @@ class EngineCosts:
     step: float
     row: float
     overlapped: bool
+    worker_step: float = 0.0
     request: float
     request_harmony: float = 0.0
     request_latency: float
@@ -39,6 +40,7 @@ class EngineCosts:
     kernels: float
     all_reduce: float = 1.0
     experts_fp8: float = 1.0
+    experts_fp8_width: float = 1.0
     experts_cutlass: bool = False
     fp8_attention: bool = False
     expert_skew: float = 0.0
@@ -88,18 +90,23 @@ class EngineCosts:
         return structs.replace(own, matrix=given, matrix_scale=0, values=None) if given else own
 
     def tunes_experts(self, gpu: str, experts: float, width: float) -> bool:
-        """Return whether the kernel of so many experts of this width in bf16 is tuned for a GPU.
+        """Return whether the kernel of so many experts of this width in bf16 is tuned for a GPU, or as fast untuned.
 
         Args:
             gpu: As efficiency.toml names it.
         """
-        return self.tuned_experts is None or f"{gpu} {experts:g}x{width:g}" in self.tuned_experts
+        tuned = [one.split()[1] for one in self.tuned_experts or () if one.split()[0] == gpu]
+        return not tuned or f"{experts:g}x{width:g}" in tuned
+
+    def over(self, gpus: int) -> EngineCosts:
+        """Return the costs of an engine on so many GPUs, of which each has a worker."""
+        return replace(self, step=self.step + self.worker_step) if gpus > 1 else self
 
     def of_model(self, family: str) -> EngineCosts:
         """Return the costs with those of the model's own template, where the engine has a quicker one, and of kernels
         for weights as its own checkpoint has them."""
         if family in IN_BLOCKS:
-            return replace(self, experts_fp8=1.0)
+            return replace(self, experts_fp8=1.0, experts_fp8_width=1.0)
         if family != HARMONY or not self.request_harmony:
             return self
         return replace(self, request=self.request_harmony, request_latency=self.latency_harmony)

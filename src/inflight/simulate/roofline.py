@@ -90,7 +90,7 @@ class Roofline:
         self._bf16, self._bandwidth = gpu.flops_per_s("bf16"), gpu.bytes_per_s
         self._shares = efficiencies(gpu.kernels) if shares is None else shares
         self._profile = profile(gpu.device == "cpu")
-        self._engine = engine_costs() if engine is None else engine
+        self._engine = (engine_costs() if engine is None else engine).over(self.parallelism.gpus)
         self._matrices = linear_shard(spec, self.parallelism)
         self.packing = self._engine.packing(weights, spec.has_experts)
         self._matrix_bytes = matrix_bytes(spec, self.parallelism, self.packing)
@@ -263,8 +263,10 @@ class Roofline:
 
     def _expert_share(self, item: float, experts: ExpertShard) -> float:
         """Return the share of the peak that experts of so many bytes an element reach with many tokens each."""
-        in_four = item < 1 and self.gpu.computes(self.weights)
-        half = self._shares.expert_fp4_width if in_four else self._shares.expert_width
+        half = self._shares.expert_width
+        if item != ITEM_BYTES["bf16"] and self.gpu.computes(self.weights):
+            in_eight = self._shares.expert_fp8_width * self._engine.experts_fp8_width
+            half = in_eight if item >= 1 else self._shares.expert_fp4_width
         share = self._shares.expert_compute * saturation(experts.width, half)
         family, whole = measured_family(self.gpu.kernels), experts.mlp.experts / experts.divided
         if item != ITEM_BYTES["bf16"] or self._engine.tunes_experts(family or self.gpu.kernels, whole, experts.width):
