@@ -48,6 +48,8 @@ from inflight.simulate.shards import (
 )
 
 NVLINK = "NVLink"
+# Share of the GPU's units that send tokens of prompts to experts (DeepEP's README, 2025); those of decodes take none.
+SENDING_UNITS = 24 / 132
 EXPERT_PASSES = 3  # times that vectors of the chosen experts are read or written beside their products
 # In a step with prompts all rows pass the kernels of chunks (vLLM, gated delta rule): one that decodes fills a chunk,
 # and states are gathered before and scattered after, each time read and written.
@@ -163,7 +165,8 @@ class Roofline:
         work = self._work(features, stage_tokens)
         if self._overlaps:
             half = self._work(_part(features, 2), stage_tokens / 2)
-            work = _overlapped(work, half, self._expert_exchange(stage_tokens / 2))
+            left = 1 - SENDING_UNITS if features.has_prompts else 1.0
+            work = _overlapped(work, half, self._expert_exchange(stage_tokens / 2), left)
         rounds = passes * self._factor * self._rounds(step, features)
         factor = rounds * self._engine.kernels
         kernels = sum([cost.seconds for cost in work]) * self._engine.kernels
@@ -365,12 +368,17 @@ def _part(features: Features, parts: int) -> Features:
     return busiest_batch(features, Parallelism(pipeline=parts), features.tokens)
 
 
-def _overlapped(whole: tuple[Cost, ...], half: tuple[Cost, ...], exchange: float) -> tuple[Cost, ...]:
+def _overlapped(whole: tuple[Cost, ...], half: tuple[Cost, ...], exchange: float, left: float) -> tuple[Cost, ...]:
     """Return the costs of a batch in two halves, one of which computes while the other is on its way to its experts
-    and back; those of the whole batch where that is faster. exchange: seconds of that way, of one half; other
-    collectives, which come last with it, wait for each half's own numbers."""
-    compute = sum(cost.seconds for cost in half) - exchange
+    and back; those of the whole batch where that is faster.
+
+    Args:
+        exchange: Seconds of that way, of one half; other collectives, which come last with it, wait for each half's own
+            numbers.
+        left: Share of the GPU's units that compute meanwhile.
+    """
+    compute = sum(cost.seconds for cost in half[:-1]) / left + half[-1].seconds - exchange
     if 2 * max(compute, exchange) >= sum(cost.seconds for cost in whole):
         return whole
     exposed = structs.replace(half[-1], seconds=2 * (half[-1].seconds - min(exchange, compute)))
-    return (*(structs.replace(cost, seconds=2 * cost.seconds) for cost in half[:-1]), exposed)
+    return (*(structs.replace(cost, seconds=2 * cost.seconds / left) for cost in half[:-1]), exposed)
