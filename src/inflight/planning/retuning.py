@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from inflight.config.setting import SettingsError
 from inflight.config.speculation import OFF
@@ -57,8 +57,7 @@ SHOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True, rename={"present": "simulated", "low": "ratio_from", "high": "ratio_to"}):
     """A figure of the record, of its simulation and under the proposed settings; seconds, or requests/s for goodput.
     low, high: the interval of proposed over present, both simulated; nan where there is none."""
 

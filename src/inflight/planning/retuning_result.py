@@ -14,17 +14,6 @@ from inflight.planning.retuning import Figure, Retuning
 from inflight.planning.shadow import Replayed, Shadow
 
 
-class FigureResult(Struct, kw_only=True, rename={"low": "ratio_from", "high": "ratio_to"}):
-    """low, high: 95 % interval of proposed over simulated."""
-
-    name: str
-    measured: float
-    simulated: float
-    proposed: float
-    low: float
-    high: float
-
-
 class ReplayedResult(Struct, kw_only=True):
     """Goodput of the replayed seconds in requests/s, each measured run by itself."""
 
@@ -53,8 +42,8 @@ class RetuneResult(Struct, kw_only=True):
     seconds: float
     settings: dict[str, str | int | float | bool]
     changed: dict[str, tuple[object, object]]
-    deciding: FigureResult
-    figures: list[FigureResult]
+    deciding: Figure
+    figures: list[Figure]
     notes: list[str]
     shadow: ShadowResult | None
 
@@ -67,21 +56,10 @@ def retune_result(retuning: Retuning, shadow: Shadow | None) -> RetuneResult:
         seconds=retuning.traffic.seconds,
         settings={name: one.value for name, one in retuning.config.options().items()},
         changed=retuning.changed,
-        deciding=_figure(retuning.deciding),
-        figures=[_figure(one) for one in retuning.figures],
+        deciding=retuning.deciding,
+        figures=list(retuning.figures),
         notes=list(retuning.traffic.notes),
         shadow=None if shadow is None else _shadow(shadow),
-    )
-
-
-def _figure(figure: Figure) -> FigureResult:
-    return FigureResult(
-        name=figure.name,
-        measured=figure.measured,
-        simulated=figure.present,
-        proposed=figure.proposed,
-        low=figure.low,
-        high=figure.high,
     )
 
 
