@@ -28,6 +28,7 @@ from benchmarks.results import table
 from inflight.config.assembly import budget
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
+from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary
@@ -48,7 +49,7 @@ CLOSED = 5 * ROWS  # requests that capacity is measured with
 MIN_REQUESTS, MAX_REQUESTS = 60, 1500  # requests of a load
 TRIES, MAX_WAITED = 3, 0.05  # of a real run, while its threads wait for a processor for more than this share
 MAX_OFF_PACE = 0.10  # of a lone request's decodes, beyond which a run is tried again
-PATIENCE, BETWEEN = 300.0, 5.0  # seconds that a run waits for the calibrated pace; between two looks at it
+PATIENCE, BETWEEN = 90.0, 3.0  # seconds that a run waits for the calibrated pace; between two looks at it
 SEED = 7  # of the judged traffic; calibration has its own
 P50, P99, CAPACITY = 0.05, 0.10, 0.05  # asked
 OF_SPREAD = 1.5  # or so many times the distance between the two real runs
@@ -121,9 +122,13 @@ class Both:
             before = self._lone_tpot()
             self.fitted: FittedModel = calibrate(target, seconds, log_line)
             self._pace = self._lone_tpot()
-            if abs(self._pace / before - 1) <= MAX_OFF_PACE:
+            fitted = self.fitted.seconds(Features(1, 1, 1, 48, 0.0))  # of a lone request, half-way
+            if max(abs(self._pace / one - 1) for one in (before, fitted)) <= MAX_OFF_PACE:
                 break
-            log_line(f"  a lone request's TPOT went from {before * 1e3:.1f} to {self._pace * 1e3:.1f} ms meanwhile")
+            log_line(
+                f"  a lone request's TPOT went from {before * 1e3:.1f} to {self._pace * 1e3:.1f} ms meanwhile, "
+                f"calibrated {fitted * 1e3:.1f}"
+            )
         self.runs: list[Run] = []
 
     def real(self, workload: Workload) -> Summary:
