@@ -26,7 +26,7 @@ from inflight.simulate.hardware import data_sheets, find_gpu
 from inflight.simulate.parallelism import Parallelism, ParallelismError
 from inflight.simulate.roofline import STATE_CHUNK, STATE_PASSES, Roofline
 from inflight.simulate.shards import linear_shard, min_kv_heads
-from inflight.simulate.simulation import Pool, SimulationSetup, simulate
+from inflight.simulate.simulation import Pool, SimulationSetup, in_engine_steps, simulate
 from inflight.simulate.steps import kind_of
 from inflight.workload.workload import Entry, Workload
 
@@ -213,7 +213,7 @@ def test_a_step_without_a_graph_is_launched_layer_by_layer_and_one_of_prompts_al
 
 
 def test_a_step_of_whole_prompts_takes_the_forward_passes_of_its_engine() -> None:
-    """Each reads the experts again; an engine that takes one pass, and a text that is not cut, have a single one."""
+    """Each reads the experts again; another engine takes a single one."""
     whole, one = (Features(n * 1024, n, n, 0, n * 1024 * 512.0, prompt_chunks=n) for n in (16, 1))
     mixture = model("h100", "qwen3-30b-a3b", 1)
     cut = mixture.in_steps_of(None, 1024)
@@ -221,8 +221,20 @@ def test_a_step_of_whole_prompts_takes_the_forward_passes_of_its_engine() -> Non
     assert cut.seconds(whole) > 1.3 * mixture.seconds(whole)
     assert cut.seconds(one) == mixture.seconds(one)
     assert mixture.extrapolates(whole) and not cut.extrapolates(whole)
-    others = model("h100", "qwen3-30b-a3b", 1, engine=engine_costs("vllm")), model("h100", "bge-m3", 1)
-    assert all(other.in_steps_of(None, 1024).seconds(whole) == other.seconds(whole) for other in others)
+    other = model("h100", "qwen3-30b-a3b", 1, engine=engine_costs("vllm"))
+    assert other.in_steps_of(None, 1024).seconds(whole) == other.seconds(whole)
+
+
+def test_texts_that_are_not_cut_share_passes_of_as_many_tokens_as_one_may_have() -> None:
+    """An engine's pass has room for the longest text, or for its budget where that is more."""
+    texts = Features(64 * 512, 64, 0, 0, 64 * 512 * 256.0, prompt_chunks=64)
+    scheduling = SchedulingSettings(strategy="continuous")
+    encoder = model("h100", "bge-m3", 1)
+    for length, passes in ((8192, 4), (1024, 8)):
+        settings = EngineSettings(max_num_batched_tokens=4096, max_model_len=length)
+        taken = in_engine_steps(encoder, settings, scheduling).seconds(texts)
+        one = encoder.seconds(Features(64 * 512 // passes, 64 // passes, 0, 0, 64 // passes * 512 * 256.0))
+        assert taken == pytest.approx(passes * one, rel=0.05)
 
 
 @pytest.mark.parametrize("held", [Features(257, 250, 250, 250 * 500, 7 * 250.0), Features(300, 300, 300, 150_000, 0.0)])

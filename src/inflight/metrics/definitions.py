@@ -27,8 +27,8 @@ def tpot(first_token: float, last_token: float, output_tokens: int, with_first: 
 
 
 def itl(token_times: Sequence[float]) -> list[float]:
-    """Return the inter-token latencies: the gaps between successive times of tokens. Tokens of one time (accepted
-    drafts, buffered output) make no gap; TPOT counts each of them."""
+    """Return the inter-token latencies: the gaps between successive times of tokens, which never fall. Tokens of one
+    time (accepted drafts, buffered output) make no gap; TPOT counts each of them."""
     return [*filter(None, map(sub, token_times[1:], token_times))]
 
 

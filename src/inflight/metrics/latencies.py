@@ -1,4 +1,4 @@
-"""Latencies of requests, each sorted once, since all of their percentiles are taken of that."""
+"""Latencies of requests, each sorted once for the percentiles of a summary and of a trial."""
 
 from __future__ import annotations
 

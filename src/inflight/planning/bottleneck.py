@@ -17,10 +17,8 @@ from inflight.simulate.roofline import Roofline
 FULL = 0.65  # of the sequences that KV memory holds, on average: peaks are half as high again
 LARGE_WEIGHTS = 0.5  # of a GPU's memory
 MIN_BATCH_GAIN = 1.1  # in requests/s that a larger batch must bring for memory to be the bottleneck
-MIN_STEP_SHARE, MIN_KIND_SHARE = (
-    0.02,
-    0.1,
-)  # shares of a step's time, and of a bottleneck's, below which work is not named
+MIN_STEP_SHARE = 0.02  # of a step's time, below which work is not named
+MIN_KIND_SHARE = 0.1  # of a bottleneck's, too
 BUSY = 0.9  # of the front end's processor, at the rate that missed the SLOs
 NEAR_HIGHEST = 0.95  # of the highest rate that is tried
 LONG_PROMPT_SHARE = 0.25  # of an SLO on TTFT that a prompt takes on an idle engine

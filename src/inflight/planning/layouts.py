@@ -280,7 +280,7 @@ class LayoutOutlook:
             case = "never"
         elif others is None:
             case = "only"
-        elif gpus < (1 - MIN_GAIN) * others:
+        elif gpus <= (1 - MIN_GAIN) * others:
             case = "pays"
         else:
             case = "small" if ratio > 1 + MIN_GAIN else "loses" if ratio < 1 - MIN_GAIN else "alike"
@@ -309,7 +309,7 @@ class LayoutOutlook:
             gpus = need.gpus(self.demand)
             fewest = min(filter(None, (one.gpus(self.demand) for one in others)), default=0)
             pays = need.rate > (1 + MIN_GAIN) * other.rate
-            fits = gpus is not None and gpus < (1 - MIN_GAIN) * fewest
+            fits = gpus is not None and gpus <= (1 - MIN_GAIN) * fewest
             yield sentence("on_mixed", need=need, other=other, gpus=gpus, others=fewest, pays=pays, fits=fits)
 
     def _on_tiers(self) -> Iterator[str]:

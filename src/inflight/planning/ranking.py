@@ -85,8 +85,8 @@ def ranked_on(question: Question, chosen: Candidate, others: Iterable[Candidate]
 def _is_clearly_cheaper(one: RankedPlan, other: RankedPlan) -> bool:
     """Whether a plan takes less by more than noise: US dollars, or GPUs where prices are not known."""
     if one.per_hour is None or other.per_hour is None:
-        return one.gpus < (1 - MIN_GAIN) * other.gpus
-    return one.per_hour < (1 - MIN_GAIN) * other.per_hour
+        return one.gpus <= (1 - MIN_GAIN) * other.gpus
+    return one.per_hour <= (1 - MIN_GAIN) * other.per_hour
 
 
 def _chosen_first(plans: Sequence[RankedPlan]) -> list[RankedPlan]:

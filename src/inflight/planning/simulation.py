@@ -350,8 +350,8 @@ def _by_class(read: Sequence[Observation]) -> dict[str, dict[str, tuple[float, .
 
 
 def percentile_spans(trials: Sequence[Trial]) -> dict[str, tuple[tuple[float, float], ...]]:
-    """Return the least and the greatest of each percentile of each latency, which is endless where more comes than is
-    served: the percentiles of such a trial are those of its length."""
+    """Return the least of each percentile of each latency in the trials that serve all, and the greatest: infinite
+    where one does not serve all, whose percentiles are those of its length."""
     served = [one for one in trials if not one.is_exhausted]
     of = served or trials
     return {

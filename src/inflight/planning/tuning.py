@@ -38,7 +38,6 @@ BETTER = 0.01  # of goodput that a change must bring
 ALIKE = 0.8  # share of the settings that must serve a load alike for it to be called so
 NEARER = 0.05  # of the worst SLO, where goodput is alike
 SPAN = 10.0  # seconds of arrivals, where that is not more than four times the requests
-
 MIN_CHECKED_REQUESTS = 10.0  # of a run on the real engine
 
 Dimension = tuple[str, Callable[[EngineConfig], Iterator[EngineConfig]]]  # an option, and variants of settings in it

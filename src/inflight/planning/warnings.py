@@ -73,12 +73,11 @@ def _on_memory(question: Question, traffic: Traffic, candidate: Candidate) -> It
         yield sentence("adapters_without_time", memory=memory, unit=machine.unit)
     if machine.tokens < machine.max_model_len:
         yield sentence("short_memory", machine=machine, longest=traffic.longest)
-    degree, heads = machine.parallelism.tensor, min_kv_heads(model.spec) if isinstance(model, Roofline) else None
-    if heads is not None and degree > heads:
-        latent = isinstance(model, Roofline) and any(
-            isinstance(one.mixer, LatentAttention) for one in model.spec.layers
-        )
-        yield sentence("copied_heads", degree=degree, heads=heads, latent=latent)
+    if isinstance(model, Roofline):
+        degree, heads = machine.parallelism.tensor, min_kv_heads(model.spec)
+        if heads is not None and degree > heads:
+            latent = any(isinstance(layer.mixer, LatentAttention) for layer in model.spec.layers)
+            yield sentence("copied_heads", degree=degree, heads=heads, latent=latent)
 
 
 def _with_fewer_bits(machine: Machine, traffic: Traffic) -> str | None:

@@ -48,7 +48,8 @@ from inflight.simulate.shards import (
 )
 
 NVLINK = "NVLink"
-# Share of the GPU's units that send tokens of prompts to experts (DeepEP's README, 2025); those of decodes take none.
+# Share of an H100's units that send tokens to experts in a step with prompts (DeepEP's README, 2025), taken for all
+# GPUs; decodes alone are sent without any.
 SENDING_UNITS = 24 / 132
 EXPERT_PASSES = 3  # times that vectors of the chosen experts are read or written beside their products
 # In a step with prompts all rows pass the kernels of chunks (vLLM, gated delta rule): one that decodes fills a chunk,
@@ -139,10 +140,10 @@ class Roofline:
         Args:
             tokens: Of all data-parallel groups and stages of a pipeline together; None: prompts are not divided between
                 steps. Before, each step is taken to be full.
-            pass_tokens: Of a forward pass at most, of all of them together, too; None: any number. A wider step of this
-                engine takes several, unless a token sees those behind it; that of another engine is a single one.
+            pass_tokens: Of a forward pass at most, of all of them together, too; None: as before. A wider step of this
+                engine takes several, that of another engine is a single one.
         """
-        is_cut = tokens is None and self._engine.is_own and not self.spec.encoder_only
+        is_cut = tokens is None and self._engine.is_own
         bounded = copy.copy(self)
         if self.parallelism.pipeline > 1:
             bounded._batch_tokens = sys.maxsize if tokens is None else max(1, tokens // self.parallelism.batches)
@@ -176,7 +177,7 @@ class Roofline:
         return (*[Cost(cost.kind, cost.seconds * factor, cost.bound) for cost in work], launch)
 
     def _passes(self, step: Features) -> tuple[int, Features]:
-        """Return the forward passes of a step, and what one of them computes."""
+        """Return the forward passes of a step, and what one of them computes; each has the host's work for a step."""
         if step.tokens <= self._pass_tokens:
             return 1, step
         passes = math.ceil(step.tokens / self._pass_tokens)

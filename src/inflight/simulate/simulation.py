@@ -27,6 +27,7 @@ from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
 from inflight.metrics.observation import Observation
+from inflight.models.spec import ModelSpec
 from inflight.routing.registry import BLOCK, ROUTERS, make_router
 from inflight.routing.replica_view import ServingCosts
 from inflight.routing.router import Router
@@ -58,7 +59,7 @@ from inflight.workload.workload import Workload
 
 class Requests:
     """Makes the request for (index of an entry, intended send time). alike: whether prompts' tokens have no effect, but
-    for their number: they are TOKEN, as the answers."""
+    for their number: those that are drawn, and begin a conversation, are TOKEN alone."""
 
     def __init__(self, workload: Workload, vocab_size: int, seed: int, *, alike: bool = False):
         self._entries, self._alike = workload.entries, alike
@@ -303,7 +304,9 @@ def in_engine_steps(model: StepModel, settings: EngineSettings, scheduling: Sche
     """Return a step model as an engine with these settings has steps and forward passes."""
     tokens, entry = budget(settings, scheduling), scheduling.entry
     divides = entry is None or entry.bounded_by == "tokens"
-    return in_steps_of(model, tokens if divides else None, tokens)
+    spec: ModelSpec | None = getattr(model, "spec", None)
+    pass_tokens = tokens if spec is None or not spec.pools_all_tokens else max(tokens, settings.max_model_len or 0)
+    return in_steps_of(model, tokens if divides else None, pass_tokens)
 
 
 class PoolBuilder:

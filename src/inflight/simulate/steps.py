@@ -119,7 +119,7 @@ def in_steps_of(model: StepModel, tokens: int | None, pass_tokens: int | None = 
     Args:
         model: The model of its steps.
         tokens: None where prompts are never divided between steps.
-        pass_tokens: Of a forward pass at most, of which wider steps take several; None: any number.
+        pass_tokens: Of a forward pass at most, of which wider steps take several; None: as before.
     """
     bounded: Callable[[int | None, int | None], StepModel] | None = getattr(model, "in_steps_of", None)
     return model if bounded is None else bounded(tokens, pass_tokens)
