@@ -15,7 +15,6 @@ from inflight.planning.simulation import Trial
 from inflight.planning.stages import Progress, quiet
 from inflight.workload.workload import Workload
 
-Run = Callable[[EngineConfig], Summary]
 EngineRun = Callable[[EngineConfig, Workload, tuple[float, float]], Summary]  # the last: shares that are measured
 
 
@@ -87,7 +86,10 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def take_turns(
-    chosen: Sequence[EvaluatedConfig], run: Run, repeats: int, progress: Progress = quiet
+    chosen: Sequence[EvaluatedConfig],
+    run: Callable[[EngineConfig], Summary],
+    repeats: int,
+    progress: Progress = quiet,
 ) -> list[EvaluatedConfig]:
     """Run each of the settings on the real engine, `repeats` times in turns (A B A B), so that a drift of the machine's
     speed affects all of them."""

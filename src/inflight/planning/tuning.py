@@ -17,8 +17,9 @@ from inflight.config.setting import SettingsError
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.observation import Targets
 from inflight.metrics.slo import Slo, targets
+from inflight.metrics.summary import Summary
 from inflight.planning.candidate import idle_prompt_seconds
-from inflight.planning.decision import Check, Decision, EvaluatedConfig, Run, describe, take_turns
+from inflight.planning.decision import Check, Decision, EvaluatedConfig, describe, take_turns
 from inflight.planning.demand import Demand, with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
@@ -300,7 +301,7 @@ def _value(config: EngineConfig, name: str) -> object:
     return None if option is None else option.value
 
 
-def _verify(tuning: Tuning, check: Check, run: Run, progress: Progress) -> Tuning:
+def _verify(tuning: Tuning, check: Check, run: Callable[[EngineConfig], Summary], progress: Progress) -> Tuning:
     """Return the best on the real engine, the simulator's choice where it is as good."""
     others = [one for one in tuning.tried if _key(one.config) != _key(tuning.best.config)]
     measured = take_turns([tuning.best, *others][: check.settings], run, check.repeats, progress)
