@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import hypothesis.strategies as st
 import pytest
@@ -26,6 +26,7 @@ from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.testing.null import NullExecutor
 
 from .builders import request
+from .harness import Harness, LaneSetup, Setup
 
 BUDGET, ROWS, VOCABULARY = 64, 8, 16
 STEP, TOKEN = 0.016, 0.001  # seconds
@@ -322,3 +323,27 @@ class TestLatePrompts:
         run = Engine(slack()).run([*(stream(f"s{k}", 0.4, output=400) for k in range(streams)), *small, large])
         last = max(run.times[one.request_id][0][-1] for one in small)
         assert run.times["large"][0][0] <= last + 6 * FULL
+
+
+def test_late_prompts_preempt_none_that_would_come_before_them_again() -> None:
+    """A late prompt of a higher priority comes behind all others, and so behind the victim that it would make."""
+    lanes = (
+        LaneSetup("interactive", policy="priority", settings=(("max_rows", 2), ("min_tokens", 2))),
+        LaneSetup("third", settings=(("max_rows", 1), ("chunk", 1))),
+    )
+    reserved = Setup(num_blocks=5, token_budget=2, prefix_caching=False, depth=2, strategy="slack", lanes=lanes)
+    harness = Harness(replace(reserved, allocation="reserve-max", snapshots=1))
+
+    def scored(name: str, tokens: int, earlier: float, **params: object) -> Request:
+        one = request(name, prompt=(0,) * tokens, output=None, max_tokens=0, **params)
+        return structs.replace(one, arrival=harness.now - earlier)
+
+    behind = SLO(ttft=0.1, tpot=0.06)
+    harness.add(*(scored(f"first {one}", 6, 2) for one in range(2)))
+    harness.add(*(scored(f"low {one}", 7, 3, priority=2, slo=behind) for one in range(2)))
+    harness.add(scored("third", 8, 1, lane="third", slo=SLO(ttft=2.0)))
+    harness.add(
+        structs.replace(request("answers", prompt=(1,), output=11, n=2, max_tokens=11), arrival=harness.now - 3)
+    )
+    harness.add(*(scored(f"last {one}", 3, 1, slo=SLO(ttft=2.0, itl=0.06)) for one in range(2)))
+    harness.drain()

@@ -75,6 +75,8 @@ class Preemption:
         have their tokens. (Background sequences have theirs later: `preempt_background`.)"""
         for lane in self._lanes.in_turn(background=False):
             head = next(lane.queue.in_order(), None) if lane.queue.preempts else None
+            if head is lane.queue.first_late():
+                continue  # none, or one behind all others: a victim would come before it again
             if head is not None and (tokens := self._tokens_for_prompts_of(lane, shape)) > 0:
                 self._preempt_own_lane(head, lane, shape, tokens)
 
