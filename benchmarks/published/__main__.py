@@ -69,13 +69,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
+    if arguments.write and arguments.only:
+        parser.error("--write puts all runs on the page; leave --only out.")
     chosen = [one for one in read_measurements() if arguments.only in f"{one.source} {one.name}"]
     rival = read_rival() if arguments.aisimulate is None else ask_rival(arguments.aisimulate, chosen)
     ours = predicted(chosen, arguments.seconds, arguments.processes)
     body = page(chosen, ours, rival)
     print(body)
-    if arguments.write and arguments.only:
-        parser.error("--write puts all runs on the page; leave --only out.")
     if arguments.write:
         limit = "" if math.isinf(arguments.seconds) else f" --seconds {arguments.seconds:g}"
         write_section("published", "Predicted beside published", f"python -m benchmarks.published{limit} --write", body)

@@ -212,6 +212,11 @@ class SchedulingSettings:
         return STRATEGIES.get(self.strategy)
 
     @property
+    def divides_prompts(self) -> bool:
+        """Whether a step takes a part of a prompt; a plugin is taken to."""
+        return self.entry is None or self.entry.bounded_by == "tokens"
+
+    @property
     def asks_predictor(self) -> bool:
         """Whether admission control, memory, a policy or a plugin uses predicted output lengths."""
         return (

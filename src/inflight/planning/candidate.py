@@ -24,9 +24,9 @@ def whole_engines(wanted: float) -> int:
 def idle_prompt_seconds(machine: Machine, config: EngineConfig, tokens: float) -> float:
     """Return the seconds of a prompt on an idle engine, in the steps and forward passes of these settings."""
     settings = config.engine_settings(machine.max_model_len, machine.device)
-    model, entry = in_engine_steps(machine.model, settings, config.scheduling), config.scheduling.entry
-    divides = entry is None or entry.bounded_by == "tokens"
-    return prompt_seconds(model, tokens, config.step_tokens(machine.max_model_len) if divides else None)
+    model = in_engine_steps(machine.model, settings, config.scheduling)
+    step = config.step_tokens(machine.max_model_len) if config.scheduling.divides_prompts else None
+    return prompt_seconds(model, tokens, step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,11 +302,10 @@ def has_distinct_prompts(workload: Workload, setup: SimulationSetup) -> bool:
 
 def in_engine_steps(model: StepModel, settings: EngineSettings, scheduling: SchedulingSettings) -> StepModel:
     """Return a step model as an engine with these settings has steps and forward passes."""
-    tokens, entry = budget(settings, scheduling), scheduling.entry
-    divides = entry is None or entry.bounded_by == "tokens"
+    tokens = budget(settings, scheduling)
     spec: ModelSpec | None = getattr(model, "spec", None)
     pass_tokens = tokens if spec is None or not spec.pools_all_tokens else max(tokens, settings.max_model_len or 0)
-    return in_steps_of(model, tokens if divides else None, pass_tokens)
+    return in_steps_of(model, tokens if scheduling.divides_prompts else None, pass_tokens)
 
 
 class PoolBuilder:
