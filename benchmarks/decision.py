@@ -1,15 +1,16 @@
 """Whether the setting that the calibrated simulator prefers is one of the best on the real engine.
 
-    python -m benchmarks.decision [--model smollm2] [--step-model FILE] [--seconds S] [--repeats N] [--write]
+    python -m benchmarks.decision [--model smollm2] [--seconds S] [--repeats N] [--tries N] [--write]
 
 Eight settings of one engine serve two classes of traffic: a chat whose prompts begin alike, and a batch lane. Prefix
 cache, lanes and speculation are on, and each is off in one setting. Prompts are pieces of this repository's pages, so
 that drafts are right as often as in text. All is measured before any setting is judged: the steps (`inflight
 calibrate`), and, on other prompts of the same traffic, how often drafts are right. The load is 0.9 of what the closed
-form serves at most, with the limits on TTFT and TPOT that 97 of 100 chats keep in the simulation of the base
-setting (tighter ones would judge how fast the machine is today: simulated with steps 5 % longer or shorter, the
-settings keep their order under these). All settings are simulated, then run on the real engine in turns, with the same
-requests. The loss is the share of the best measured goodput (medians) that the simulator's choice lacks.
+form serves at most, with the limits on TTFT and TPOT that 97 of 100 chats keep in the simulation of the base setting
+(tighter ones would judge how fast the machine is today: simulated with steps 5 % longer or shorter, the settings keep
+their order under these). All settings are simulated, then run on the real engine in turns, with the same requests,
+again where the machine was disturbed (benchmarks/undisturbed.py). The loss is the share of the best measured goodput
+(medians) that the simulator's choice lacks.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from benchmarks.comparison import log_line, publish, spread
 from benchmarks.results import table
+from benchmarks.undisturbed import TRIES, UndisturbedRuns, driven, lone_tpot
 from inflight.build import Engine, build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
@@ -43,7 +45,6 @@ from inflight.records.schema import RecordError, StepRecord, of_kind, read_recor
 from inflight.simulate.calibrate import CalibrationTarget, calibrate
 from inflight.simulate.drafting import SimulatedDrafts, acceptance_of
 from inflight.simulate.fitted import FittedModel
-from inflight.simulate.sources import read_step_model
 from inflight.simulate.steps import rounds, timed_steps
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import SharedPrefixes, TrafficClass
@@ -150,9 +151,10 @@ class Load:
 class RealEngines:
     """The model in an engine of its own for every run, all with the same memory."""
 
-    def __init__(self, model: str):
+    def __init__(self, model: str, tries: int):
         self.name = model
         self._settings = EngineSettings(model=model, num_blocks=NUM_BLOCKS, max_model_len=MODEL_LEN)
+        self.runs = UndisturbedRuns(self._lone_tpot, tries)
 
     def open(self, config: EngineConfig, record: Path | None = None) -> Engine:
         """Open an engine that has computed one short request: memory is touched for the first time then."""
@@ -166,6 +168,9 @@ class RealEngines:
         return engine
 
     def calibrated(self, seconds: float) -> FittedModel:
+        return self.runs.calibrate(lambda: self._calibrated(seconds))
+
+    def _calibrated(self, seconds: float) -> FittedModel:
         config = settings()["no speculation"]
         engine = self.open(config)
         try:
@@ -176,8 +181,15 @@ class RealEngines:
         finally:
             engine.loop.close()
 
+    def _lone_tpot(self) -> float:
+        engine = self.open(settings()["no speculation"])
+        try:
+            return lone_tpot(engine.loop)
+        finally:
+            engine.loop.close()
+
     def run(self, config: EngineConfig, workload: Workload, read: tuple[float, float]) -> Summary:
-        return self._run(config, workload, read, None)
+        return self.runs.run(lambda: self._run(config, workload, read, None))
 
     def recorded(self, config: EngineConfig, workload: Workload) -> list[StepRecord]:
         """Run a workload, and return its steps."""
@@ -186,7 +198,9 @@ class RealEngines:
             self._run(config, workload, (0.0, 1.0), path)
             return of_kind(list(read_records(path)), "step")
 
-    def _run(self, config: EngineConfig, workload: Workload, read: tuple[float, float], record: Path | None) -> Summary:
+    def _run(
+        self, config: EngineConfig, workload: Workload, read: tuple[float, float], record: Path | None
+    ) -> tuple[Summary, float]:
         engine = self.open(config, record)
 
         def request(index: int, arrival: float) -> Request:
@@ -197,11 +211,11 @@ class RealEngines:
         gc.collect()
         gc.freeze()  # as the server does
         try:
-            observations = Driver(engine.loop, workload, request).run()
+            observations, waited = driven(Driver(engine.loop, workload, request))
         finally:
             gc.unfreeze()
             engine.loop.close()
-        return read_off(observations, read)[0]
+        return read_off(observations, read)[0], waited
 
 
 def drawn(rate: float, requests: int, seed: int, chat: Targets) -> Workload:
@@ -289,7 +303,7 @@ def report(real: RealEngines, fitted: FittedModel, load: Load, drafts: MeasuredD
         [
             f"{real.name}, {load.describe()}, {len(decision.chosen.measured)} real runs of each setting in turns."
             f"{held_out} Drafts are right as often as {drafts.model.acceptance.source} were; its {drafts.steps:,} "
-            f"steps with drafts are modelled {drafts.bias:+.1%} off.",
+            f"steps with drafts are modelled {drafts.bias:+.1%} off. {real.runs.describe()}",
             f"The simulator prefers *{names[id(decision.chosen)]}*; the best measured is *{names[id(decision.best)]}*. "
             f"**Loss of the simulator's choice: {decision.loss:.1%}** (asked: at most {ASKED_LOSS:.0%}). Rank "
             f"correlation of simulated and measured goodput (Spearman): **{correlations[0]}** (asked: "
@@ -321,15 +335,16 @@ def _row(name: str, one: EvaluatedConfig, decision: Decision) -> Sequence[object
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="(default smollm2)")
-    parser.add_argument("--step-model", type=Path, help="from `inflight calibrate`, instead of calibrating")
     parser.add_argument("--calibrate-seconds", type=float, default=100, help="of calibration (default 100)")
     parser.add_argument("--seconds", type=float, default=40, help="of arrivals in each run (default 40)")
     parser.add_argument("--repeats", type=int, default=3, help="rounds through all settings (default 3)")
+    parser.add_argument(
+        "--tries", type=int, default=TRIES, help=f"at most, of the calibration and of a real run (default {TRIES})"
+    )
     parser.add_argument("--write", action="store_true", help="write the section of docs/results")
     arguments = parser.parse_args()
-    real = RealEngines(arguments.model)
-    given: Path | None = arguments.step_model
-    fitted = real.calibrated(arguments.calibrate_seconds) if given is None else read_step_model(given)
+    real = RealEngines(arguments.model, arguments.tries)
+    fitted = real.calibrated(arguments.calibrate_seconds)
     machine, texts = calibrated_machine(fitted), Texts.of(real)
     try:
         drafts = measured_drafts(real, machine, texts)

@@ -5,26 +5,22 @@
 
 First `inflight calibrate` in S seconds. Then, for real and simulated: the capacity, as a closed loop that keeps all
 rows busy, and Poisson arrivals at 0.3, 0.6 and 0.9 of the first measured capacity. Real runs of all loads come in turn
-before they are repeated, so that their distance is this machine's noise. They take about M minutes together; a
-run whose threads waited for a processor is tried again, so that it may take longer on a busy machine. So is one in
-which memory was not as fast as in calibration, as a lone request after it shows: guests of one host share its memory,
-whose speed may change for minutes.
+before they are repeated, so that their distance is this machine's noise. They take about M minutes together, and longer
+where runs are tried again (benchmarks/undisturbed.py).
 """
 
 from __future__ import annotations
 
 import gc
 import statistics
-import time
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from msgspec import structs
 
 from benchmarks.comparison import log_line, options, publish, steady
 from benchmarks.engines import Model
 from benchmarks.results import table
+from benchmarks.undisturbed import TRIES, UndisturbedRuns, driven, lone_tpot
 from inflight.config.assembly import budget
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
@@ -32,13 +28,12 @@ from inflight.core.types.plan import Capacity
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Summary
 from inflight.simulate.calibrate import CalibrationTarget, calibrate
-from inflight.simulate.fitted import FittedModel
 from inflight.simulate.simulation import Pool, Requests, SimulationSetup, simulate
 from inflight.simulate.steps import Errors
 from inflight.workload.arrivals import Poisson
 from inflight.workload.classes import TrafficClass
 from inflight.workload.driving import Driver
-from inflight.workload.lengths import Fixed, Lognormal
+from inflight.workload.lengths import Lognormal
 from inflight.workload.synthetic import synthesize
 from inflight.workload.workload import Workload
 
@@ -46,9 +41,6 @@ ROWS, NUM_BLOCKS, MODEL_LEN = 32, 4096, 2048
 SHARES = (0.3, 0.6, 0.9)
 CLOSED = 5 * ROWS  # requests that capacity is measured with
 MIN_REQUESTS, MAX_REQUESTS = 60, 1500  # requests of a load
-TRIES, MAX_WAITED = 3, 0.05  # of a real run, while its threads wait for a processor for more than this share
-MAX_OFF_PACE = 0.10  # of a lone request's decodes, beyond which a run is tried again
-PATIENCE, BETWEEN = 90.0, 3.0  # seconds that a run waits for the calibrated pace; between two looks at it
 SEED = 7  # of the judged traffic; calibration has its own
 P50, P99, CAPACITY = 0.05, 0.10, 0.05  # asked
 OF_SPREAD = 1.5  # or so many times the distance between the two real runs
@@ -86,28 +78,12 @@ class Compared:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A real run. waited: share of their time in which its threads waited for a processor. off: decodes of a lone
-    request after it over calibrated ones, minus 1."""
-
-    summary: Summary
-    waited: float
-    off: float
-
-    @property
-    def disturbed(self) -> float:
-        """How far the run was disturbed, over as far as is accepted."""
-        return max(self.waited / MAX_WAITED, abs(self.off) / MAX_OFF_PACE)
-
-
 class Both:
     """The same engine, real and simulated."""
 
     def __init__(self, model: Model, seconds: float, tries: int):
         """seconds: of a calibration. tries: of the calibration, and of a real run."""
         self.name = model.name
-        self._tries = tries
         self._model = model
         self._settings = EngineSettings(max_num_seqs=ROWS, max_model_len=model.max_model_len, num_blocks=NUM_BLOCKS)
         self._scheduling = SchedulingSettings()
@@ -117,55 +93,20 @@ class Both:
         target = CalibrationTarget(executor, loop, budget(self._settings, self._scheduling), {})
         gc.collect()
         gc.freeze()  # as the server does: what lives through all runs is not looked at again and again
-        self.calibrations = 0
-        for _ in range(tries):
-            before = self._lone_tpot()
-            self.fitted: FittedModel = calibrate(target, seconds, log_line)
-            self._pace = self._lone_tpot()
-            self.calibrations += 1
-            if abs(self._pace / before - 1) <= MAX_OFF_PACE:
-                break
-            log_line(f"  a lone request's TPOT went from {before * 1e3:.1f} to {self._pace * 1e3:.1f} ms meanwhile")
-        self.runs: list[Run] = []
-        self.kept: list[Run] = []
+        self.runs = UndisturbedRuns(lambda: lone_tpot(model.loop(self._settings, self._scheduling)), tries)
+        self.fitted = self.runs.calibrate(lambda: calibrate(target, seconds, log_line))
 
     def real(self, workload: Workload) -> Summary:
-        """Return the summary of the first undisturbed run, else of the one that was disturbed least."""
-        tries: list[Run] = []
-        while not tries or (tries[-1].disturbed > 1 and len(tries) < self._tries):
-            self._await_pace()
-            tries.append(self._run(workload))
-        self.runs += tries
-        self.kept.append(min(tries, key=lambda run: run.disturbed))
-        return self.kept[-1].summary
+        return self.runs.run(lambda: self._run(workload))
 
-    def _run(self, workload: Workload) -> Run:
+    def _run(self, workload: Workload) -> tuple[Summary, float]:
         """Run a workload. The prompts are there before the first is sent: making them is the client's work."""
-        before = thread_seconds()
-        observations = self._observed(workload)
-        ran, wanted = (after - one for one, after in zip(before, thread_seconds(), strict=True))
-        waited = wanted / max(ran + wanted, 1e-9)
-        off = self._lone_tpot() / self._pace - 1
-        title = f"real, threads waited {waited:.1%}, lone decodes {off:+.0%} off calibration"
-        return Run(self._summary(title, observations), waited, off)
-
-    def _observed(self, workload: Workload) -> list[Observation]:
         loop = self._model.loop(self._settings, self._scheduling)
         make = Requests(workload, self.capacity.vocab_size, SEED)
         made = [make(index, 0.0) for index in range(len(workload.entries))]
-        return Driver(loop, workload, lambda index, arrival: structs.replace(made[index], arrival=arrival)).run()
-
-    def _lone_tpot(self) -> float:
-        """Measure the seconds between tokens of a request that is alone: as long as the weights take to be read."""
-        kind = TrafficClass(name="", share=1.0, input=Fixed(16), output=Fixed(64))
-        (observation,) = self._observed(synthesize([kind], arrivals=None, requests=1, seed=SEED, concurrency=1))
-        return statistics.median(observation.gaps)
-
-    def _await_pace(self) -> None:
-        """Wait until lone decodes take as long as calibrated, at most PATIENCE seconds."""
-        until = time.monotonic() + PATIENCE
-        while abs(self._lone_tpot() / self._pace - 1) > MAX_OFF_PACE and time.monotonic() < until:
-            time.sleep(BETWEEN)
+        driver = Driver(loop, workload, lambda index, arrival: structs.replace(made[index], arrival=arrival))
+        observations, waited = driven(driver)
+        return self._summary("real", observations), waited
 
     def simulated(self, workload: Workload) -> Summary:
         pool = Pool(self.capacity, self._settings, self._scheduling, lambda number: self.fitted)
@@ -180,17 +121,6 @@ class Both:
             f"{summary.tpot.p50 * 1e3:.1f} ms"
         )
         return summary
-
-
-def thread_seconds() -> tuple[float, float]:
-    """Return the seconds in which this process's threads ran, and in which they could have and waited for a processor,
-    by Linux's account; zeros where the system has none."""
-    ran = waited = 0
-    for path in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(OSError):  # it has ended meanwhile
-            one, other, _ = path.read_text().split()
-            ran, waited = ran + int(one), waited + int(other)
-    return ran / 1e9, waited / 1e9
 
 
 def traffic(requests: int, longest: int, rate: float | None = None) -> Workload:
@@ -261,7 +191,7 @@ def report(both: Both, requests: int, rows: list[Compared]) -> str:
             "several times: their middle is what the error is taken of. Single steps are beside it, and how far equal "
             f"ones are off their middle, which is the machine's noise.{others}",
             table(["kind", "steps", "error", "asked", "of single steps", "noise"], kinds),
-            f"Then {requests} requests at each load, relative to the capacity measured first. {_disturbed(both)} "
+            f"Then {requests} requests at each load, relative to the capacity measured first. {both.runs.describe()} "
             f"Errors are against the mean of the real runs; asked is a share, or {OF_SPREAD} times the distance of "
             f"these where that is more: {sum(one.holds for one in rows)} of {len(rows)} hold. Within {P99:.0%} or that "
             f"distance itself are {sum(abs(one.error) <= max(P99, one.spread) for one in rows)}; the largest error is "
@@ -271,20 +201,6 @@ def report(both: Both, requests: int, rows: list[Compared]) -> str:
                 [rows[0].row(1.0), *(one.row() for one in rows[1:])],
             ),
         ]
-    )
-
-
-def _disturbed(both: Both) -> str:
-    """Return sentences on how far the runs were disturbed that the figures are of, and on those that were not kept."""
-    waited, off = ([getattr(run, name) for run in both.kept] for name in ("waited", "off"))
-    disturbed, left = sum(run.disturbed > 1 for run in both.kept), len(both.runs) - len(both.kept)
-    calibrated = "once" if both.calibrations == 1 else f"{both.calibrations} times, until memory was as fast as before,"
-    return (
-        f"Calibration ran {calibrated} and {left} of {len(both.runs)} real runs were tried again, since their threads "
-        f"waited for a processor for more than {MAX_WAITED:.0%} of their time, or decodes of a lone request after them "
-        f"were more than {MAX_OFF_PACE:.0%} off those after calibration. In the runs that were kept both are "
-        f"{min(waited):.1%} to {max(waited):.1%} and {min(off):+.0%} to {max(off):+.0%}; {disturbed} of these were "
-        "disturbed in all tries."
     )
 
 
