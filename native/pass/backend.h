@@ -152,8 +152,11 @@ class Backend {
     pool_->record(nullptr);
     return std::move(trace_);
   }
+  // What is packed until now belongs to the calls before.
   void begin_traced_call(std::int64_t call) {
-    if (trace_) trace_->begin_call(call);
+    if (!trace_) return;
+    packing_.finish();
+    trace_->begin_call(call);
   }
   Trace* trace() { return trace_.get(); }  // or null
 
