@@ -78,4 +78,8 @@ def test_large_numbers_have_no_exponent() -> None:
         "457",
         "20,000",
     ]
+
+
+def test_a_name_that_looks_like_an_exponent_stays_a_name() -> None:
+    assert number("code+chat", "<12") == "code+chat   "
     assert number(1.0e-7, ".3g") == "1e-07", "a small one is read off its exponent"

@@ -53,9 +53,10 @@ def line(text: str, indent: int = 0) -> str:
 
 
 def number(value: Any, form: str) -> str:
-    """Return a value in one of Python's formats; a large number has all of its digits in place of an exponent."""
+    """Return a value in one of Python's formats; a large number has all of its digits in place of an exponent. A text,
+    which is only padded, may contain the same letters."""
     text = format(value, form)
-    return format(value, ",.0f") if "e+" in text else text
+    return format(value, ",.0f") if "e+" in text and not isinstance(value, str) else text
 
 
 def per_second(requests: float) -> str:
