@@ -12,7 +12,7 @@ from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.slo import parse_slos
 from inflight.metrics.summary import Summary, summarize
 from inflight.planning.decision import Check
-from inflight.planning.demand import traffic_of
+from inflight.planning.demand import Traced, traffic_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.mixture import Mixed
 from inflight.planning.proposal import Overrides
@@ -23,7 +23,7 @@ from inflight.workload.classes import Sessions, TrafficClass
 from inflight.workload.lengths import Fixed, parse_lengths
 from inflight.workload.workload import Workload, WorkloadError
 
-from .builders import drawn, machine
+from .builders import drawn, machine, workload
 
 SLOS = parse_slos(["ttft=6000(p99),itl=900(p99)"])
 
@@ -103,6 +103,37 @@ def test_conversations_send_what_was_asked_for() -> None:
     with pytest.raises(WorkloadError, match="conversations of 8 turns or more would be open"):
         endless = Mixed.of([many], Poisson(4.0))
         tune(machine(), endless, traffic_of(endless), SLOS, requests=60)
+
+
+def test_requests_of_real_runs_that_cannot_be_drawn_are_refused_before_the_search() -> None:
+    """Of few requests more than a tenth may be longer than the model takes where of many fewer are."""
+    classes = [
+        TrafficClass(name=name, share=share, input=Fixed(prompt), output=parse_lengths("lognormal:20:60"))
+        for name, share, prompt in (("short", 0.915, 60), ("long", 0.085, 160))
+    ]
+    demand, reported = Mixed.of(classes, Poisson(2.0), longest=180), list[str]()
+    check = Check(lambda *of: summarize([_answered(1, 0.1)]), seconds=5.0)
+    fixed = Overrides(max_num_seqs=16, max_num_batched_tokens=256, policy="sjf")
+    traffic, asked = traffic_of(demand), {"requests": 60, "seed": 3, "overrides": fixed}
+    with pytest.raises(WorkloadError, match="20% of the requests have more than the 180 tokens"):
+        tune(machine(), demand, traffic, SLOS, check=check, progress=reported.append, **asked)
+    assert not reported
+
+
+def test_a_trace_that_is_shorter_than_a_run_fills_the_batch_before_it_is_measured() -> None:
+    rows = [(0.25 * k, 100 + k % 50, 20 + k % 10) for k in range(60)]
+    demand, ran = Traced(workload(*rows), 4.0), list[tuple[Workload, tuple[float, float]]]()
+
+    def run(config: EngineConfig, offered: Workload, shares: tuple[float, float]) -> Summary:
+        ran.append((offered, shares))
+        return summarize([_answered(1, 0.1)])
+
+    fixed = Overrides(max_num_seqs=32, max_num_batched_tokens=256, policy="sjf")
+    check = Check(run, seconds=1000.0, settings=1)
+    tune(machine(), demand, traffic_of(demand), SLOS, requests=60, overrides=fixed, check=check)
+    ((offered, (begin, end)),) = ran
+    assert len(offered.entries) == 60
+    assert end - begin == pytest.approx(1 / 3) and begin > 0.5, "as of a plan's trial: the batch fills and drains"
 
 
 def test_no_wider_steps_are_tried_than_memory_was_reckoned_with() -> None:

@@ -120,14 +120,24 @@ def tune(
     def trial(config: EngineConfig) -> Trial:
         return try_out(machine, config, workload, slos, targets=goodput_targets(slos), measured=measured)
 
+    # The requests of real runs are drawn before the search, which an error in them would lose.
+    verify = None if check is None else partial(_verify, check, _real_run(check, demand.rate, offered, slos), progress)
     tuning = search_settings(proposal.config, tuned_dimensions(machine, traffic, slos, fixed), trial, progress)
-    if check is None:
-        return tuning
-    checked = max(MIN_CHECKED_REQUESTS, check.seconds * demand.rate)
-    real, part = offered(checked, checked)
-    limits = goodput_targets(slos)
-    real = real if limits is None else with_targets(real, limits)
-    return _verify(tuning, check, lambda config: check.run(config, real, part), progress)
+    return tuning if verify is None else verify(tuning)
+
+
+def _real_run(
+    check: Check,
+    rate: float,
+    offered: Callable[[float, float], tuple[Workload, tuple[float, float]]],
+    slos: tuple[Slo, ...],
+) -> Callable[[EngineConfig], Summary]:
+    """Draw the requests of runs on the real engine, and return the function that runs settings with them."""
+    requests = max(MIN_CHECKED_REQUESTS, check.seconds * rate)
+    workload, measured = offered(requests, requests)
+    if (limits := goodput_targets(slos)) is not None:
+        workload = with_targets(workload, limits)
+    return lambda config: check.run(config, workload, measured)
 
 
 def _workload(
@@ -147,7 +157,7 @@ def _workload(
         demand, traffic: On it.
         seed: Of the workload.
         measured: Requests that are measured, unless those that fill and drain the batch with them are too many.
-        max_requests: Of these in all.
+        max_requests: Of these in all; a short trace has fewer.
     """
     residents = rows_at(machine.model, traffic, demand.rate, config.max_num_seqs)
     e2e = residents / demand.rate
@@ -155,7 +165,7 @@ def _workload(
         raise demand.too_many_open()
     cold = idle_prompt_seconds(machine, config, traffic.input_mean)
     warm_up = demand.warm_up_requests(demand.rate, residents, cold)
-    run = length(residents * demand.slowest, measured, max_requests, warm_up)
+    run = length(residents * demand.slowest, measured, min(max_requests, demand.max_requests), warm_up)
     return demand.started(e2e).workload(demand.rate, run.requests, seed), (run.begin, run.end)
 
 
@@ -301,7 +311,7 @@ def _value(config: EngineConfig, name: str) -> object:
     return None if option is None else option.value
 
 
-def _verify(tuning: Tuning, check: Check, run: Callable[[EngineConfig], Summary], progress: Progress) -> Tuning:
+def _verify(check: Check, run: Callable[[EngineConfig], Summary], progress: Progress, tuning: Tuning) -> Tuning:
     """Return the best on the real engine, the simulator's choice where it is as good."""
     others = [one for one in tuning.tried if _key(one.config) != _key(tuning.best.config)]
     measured = take_turns([tuning.best, *others][: check.settings], run, check.repeats, progress)
