@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -81,6 +82,22 @@ def test_steps_wider_than_memory_was_reckoned_with() -> None:
     sentence = warned(on=small, max_num_batched_tokens=16384)
     assert "--max-num-batched-tokens 16,384 takes 1.6 GB more per GPU than the 4,096" in sentence
     assert "was computed with" not in warned(on=small, max_num_batched_tokens=4096)
+
+
+def test_wider_steps_leave_less_memory_beside_adapters_too() -> None:
+    hardware = Hardware(model=known_model("llama-3.1-8b"), gpu=find_gpu("l40s"), max_loras=16, max_lora_rank=64)
+    on = hardware.machine(1, traffic_of(drawn(1.0)).mean_context)
+    (found,) = re.findall(r"([\d,]+) typical sequences fit, not ([\d,]+)", warned(on=on, max_num_batched_tokens=8192))
+    fit, usual = (int(one.replace(",", "")) for one in found)
+    assert 0 < fit < usual
+
+
+def test_weights_of_fewer_bits_have_to_leave_room_for_adapters() -> None:
+    sentence = "fits into 8 GPUs"
+    large = Hardware(model=known_model("llama-3.1-405b"), gpu=find_gpu("h100"))
+    assert sentence in warned(on=large.machine(Parallelism(tensor=8, pipeline=2), 100))
+    slots = replace(large, max_loras=64, max_lora_rank=256)
+    assert sentence not in warned(on=slots.machine(Parallelism(tensor=8, pipeline=2), 100))
 
 
 def test_adapters_are_said_to_take_memory_and_no_time() -> None:

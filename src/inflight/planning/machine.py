@@ -39,8 +39,8 @@ class Machine:
     swapped to, 0 where not known; block_bytes: of one over all GPUs; copy_seconds: to copy one either way. windows: of
     the KV groups; by data sheet block_bytes holds what windows save. state_snapshots: slots for copies of recurrent
     state, each as large as state_blocks blocks; 0: the model has none. state_rows: sequences whose states are reserved,
-    which bounds those that run; 0: the model has none. engine: costs of its host; None: steps
-    were measured with them.
+    which bounds those that run; 0: the model has none. max_loras: slots of
+    adapters in its memory, each of max_lora_rank. engine: costs of its host; None: steps were measured with them.
     """
 
     name: str
@@ -63,6 +63,8 @@ class Machine:
     state_snapshots: int = 0
     state_blocks: int = 0
     state_rows: int = 0
+    max_loras: int = 0
+    max_lora_rank: int = DEFAULT_RANK
     engine: EngineCosts | None = None
 
     @property
@@ -186,6 +188,8 @@ class Hardware:
             state_snapshots=memory.state_snapshots * divided.data_attention,
             state_blocks=memory.state_blocks,
             state_rows=rows if memory.state_bytes else 0,
+            max_loras=self.max_loras,
+            max_lora_rank=self.max_lora_rank,
             device=self.gpu.device,
             depth=default_depth(self.gpu.device) if self.engine.overlapped else 1,
             cases=(self._model(divided, "low", block_size), self._model(divided, "high", block_size)),

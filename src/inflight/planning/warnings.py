@@ -64,6 +64,8 @@ def _on_memory(question: Question, traffic: Traffic, candidate: Candidate) -> It
             max_num_batched_tokens=budget,
             max_num_seqs=rows or DEFAULT_ROWS,
             block_size=machine.block_size,
+            max_loras=machine.max_loras,
+            max_lora_rank=machine.max_lora_rank,
             packed=model.packing,
         )
         yield sentence("wide_steps", budget=budget, usual=widest, wider=wider, memory=memory, unit=machine.unit)
@@ -101,6 +103,8 @@ def _with_fewer_bits(machine: Machine, traffic: Traffic) -> str | None:
                 max_num_batched_tokens=WIDEST_STEP * half.batches,
                 max_num_seqs=DEFAULT_ROWS,
                 block_size=machine.block_size,
+                max_loras=machine.max_loras,
+                max_lora_rank=machine.max_lora_rank,
             ).sequences
         )
 
