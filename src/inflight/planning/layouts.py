@@ -40,6 +40,7 @@ TAILS = 256  # tokens of a step that may be ends of prompts, on decode engines
 EXPECTED_SHARE = 0.75  # of the closed form
 _LAYOUT_TRIALS = 8
 MIN_GAIN = 0.1  # of GPUs or of rate: less is noise, since a rate varies by 3 to 4 % with the seed, and two by more
+ROUNDING = 1e-9  # share of a number that floating point may add
 LONG_TRANSFER = 0.2  # of an SLO on TTFT that a transfer takes
 UNEVEN_BUSY = 0.25  # between the shares of time that the pools are busy
 
@@ -223,6 +224,11 @@ def confirmed_need(runner: TrialRunner, need: LayoutNeed) -> LayoutNeed:
     return replace(need, met=kept.met, missed=kept.missed)
 
 
+def takes_clearly_less(one: float, other: float) -> bool:
+    """Whether a number of GPUs, or a price, is lower than another by more than noise; an exact tenth is."""
+    return one <= (1 - MIN_GAIN) * other * (1 + ROUNDING)
+
+
 # -- which pays ------------------------------------------------------------------------------------------------------
 
 
@@ -280,7 +286,7 @@ class LayoutOutlook:
             case = "never"
         elif others is None:
             case = "only"
-        elif gpus <= (1 - MIN_GAIN) * others:
+        elif takes_clearly_less(gpus, others):
             case = "pays"
         else:
             case = "small" if ratio > 1 + MIN_GAIN else "loses" if ratio < 1 - MIN_GAIN else "alike"
@@ -309,7 +315,7 @@ class LayoutOutlook:
             gpus = need.gpus(self.demand)
             fewest = min(filter(None, (one.gpus(self.demand) for one in others)), default=0)
             pays = need.rate > (1 + MIN_GAIN) * other.rate
-            fits = gpus is not None and gpus <= (1 - MIN_GAIN) * fewest
+            fits = gpus is not None and takes_clearly_less(gpus, fewest)
             yield sentence("on_mixed", need=need, other=other, gpus=gpus, others=fewest, pays=pays, fits=fits)
 
     def _on_tiers(self) -> Iterator[str]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from inflight.planning.candidate import Candidate
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.layouts import DISAGGREGATED, MIN_GAIN, MIXED, LayoutNeed
+from inflight.planning.layouts import DISAGGREGATED, MIN_GAIN, MIXED, LayoutNeed, takes_clearly_less
 from inflight.planning.question import Question
 
 
@@ -85,8 +85,8 @@ def ranked_on(question: Question, chosen: Candidate, others: Iterable[Candidate]
 def _is_clearly_cheaper(one: RankedPlan, other: RankedPlan) -> bool:
     """Whether a plan takes less by more than noise: US dollars, or GPUs where prices are not known."""
     if one.per_hour is None or other.per_hour is None:
-        return one.gpus <= (1 - MIN_GAIN) * other.gpus
-    return one.per_hour <= (1 - MIN_GAIN) * other.per_hour
+        return takes_clearly_less(one.gpus, other.gpus)
+    return takes_clearly_less(one.per_hour, other.per_hour)
 
 
 def _chosen_first(plans: Sequence[RankedPlan]) -> list[RankedPlan]:
