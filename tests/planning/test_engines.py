@@ -149,7 +149,8 @@ def test_whole_prompts_and_groups_have_options_of_their_own() -> None:
         "--max-model-len 2048 --max-num-seqs 64 --no-enable-chunked-prefill --scheduling-policy priority",
         (),
     )
-    assert vllm_options(on("inflight"), WHOLE, LONGEST) == options_of(on("vllm"), WHOLE)[0], "where it is costed alone"
+    costed = vllm_options(on("inflight"), WHOLE, LONGEST)
+    assert costed == engine_options(on("vllm"), WHOLE, LONGEST), "where it is costed alone"
     groups = replace(on("sglang"), parallelism=Parallelism(2, expert=8, data_attention=4))
     assert options_of(groups, WHOLE)[0] == (
         "--tp-size 8 --dp-size 4 --ep-size 8 --enable-dp-attention --context-length 2048 --max-running-requests 64 "
@@ -205,9 +206,13 @@ def test_weights_in_another_format_than_the_published_one_are_asked_for(
     hardware = Hardware(
         model=known_model("qwen2.5-0.5b"), gpu=find_gpu("h100"), weights=weights, engine=engine_costs(engine)
     )
-    line, notes = options_of(hardware.machine(1, 200), CHUNKED)
+    machine = hardware.machine(1, 200)
+    line, notes = options_of(machine, CHUNKED)
     assert ("--quantization" in line) == bool(option) and option in line
     assert ("checkpoint" in " ".join(notes)) == bool(note) and note in " ".join(notes)
+    if engine == "vllm":
+        costed = replace(machine, engine=engine_costs())
+        assert vllm_options(costed, CHUNKED, LONGEST).notes == notes, "where it is costed alone"
 
 
 def test_a_checkpoint_that_is_published_so_needs_no_option() -> None:

@@ -133,10 +133,14 @@ def test_a_plan_says_which_layouts_inflight_serves_and_which_it_only_costs(
         "expert": one.expert,
         "data_attention": one.data_attention,
         "pipeline": one.pipeline,
-        "vllm_options": answer.vllm_options,
+        "vllm_options": answer.vllm_options.line,
         "served": False,
     }
-    assert answer.vllm_options.startswith(one.vllm_options)
+    assert answer.vllm_options.line.startswith(one.vllm_options)
+    assert "vLLM has no strategy" not in text
+    adaptive = answer.config.scheduling.but(strategy="adaptive", itl_target=0.1)
+    other = replace(answer, config=replace(answer.config, scheduling=adaptive))
+    assert "vLLM has no strategy like adaptive." in as_text(other)
     assert result["discarded"] == ["TP3: odd"] and result["gpus"] == one.gpus
 
 

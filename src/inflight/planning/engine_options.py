@@ -12,6 +12,7 @@ from inflight.planning.machine import Machine
 from inflight.simulate.hardware import nearest_precision
 from inflight.simulate.roofline import Roofline
 
+TENSORRT = "TensorRT-LLM"
 CHUNKED_STRATEGY, WHOLE_STRATEGY = "chunked", "continuous"  # strategies that the others have, too
 LENGTH_STEP = 1024  # tokens, in multiples of which a longest request is allowed
 
@@ -24,7 +25,7 @@ class EngineOptions:
     notes: tuple[str, ...] = ()
 
 
-def vllm_options(machine: Machine, config: EngineConfig, longest: int) -> str:
+def vllm_options(machine: Machine, config: EngineConfig, longest: int) -> EngineOptions:
     """Return vLLM's options of a machine and its settings. Limits are those of each data-parallel group, and of each of
     the batches in a pipeline.
 
@@ -44,7 +45,7 @@ def vllm_options(machine: Machine, config: EngineConfig, longest: int) -> str:
     parts += ["--scheduling-policy priority"] if config.scheduling.policy == "priority" else []
     parts += ["--kv-cache-dtype fp8"] if _kv(machine) == "fp8" else []
     parts += ["--no-async-scheduling"] if machine.engine is not None and not machine.engine.overlapped else []
-    return _joined(parts)
+    return EngineOptions(_joined(parts), _notes("vLLM", machine, config))
 
 
 def engine_options(machine: Machine, config: EngineConfig, longest: int) -> EngineOptions | None:
@@ -54,21 +55,22 @@ def engine_options(machine: Machine, config: EngineConfig, longest: int) -> Engi
     if engine is None or engine.is_own:
         return None
     if engine.name == "sglang":
-        title, line, notes = "SGLang", _sglang_options(machine, config, longest), list[str]()
-    elif engine.name == "tensorrt-llm":
-        title, line, notes = (
-            "TensorRT-LLM",
-            _tensorrt_options(machine, config, longest),
-            _tensorrt_notes(machine, config),
-        )
-    else:
-        title, line, notes = "vLLM", vllm_options(machine, config, longest), []
+        return EngineOptions(_sglang_options(machine, config, longest), _notes("SGLang", machine, config))
+    if engine.name == "tensorrt-llm":
+        notes = (*_tensorrt_notes(machine, config), *_notes(TENSORRT, machine, config))
+        return EngineOptions(_tensorrt_options(machine, config, longest), notes)
+    return vllm_options(machine, config, longest)
+
+
+def _notes(title: str, machine: Machine, config: EngineConfig) -> tuple[str, ...]:
+    """Return sentences on settings that an engine of this title cannot have, and on weights that it does not make."""
+    notes = []
     if config.strategy not in (CHUNKED_STRATEGY, WHOLE_STRATEGY):
         notes.append(f"{title} has no strategy like {config.strategy}.")
     needed = _other_weights(machine)
-    if needed is not None and (title == "TensorRT-LLM" or not _quantizes(machine)):
+    if needed is not None and (title == TENSORRT or not _quantizes(machine)):
         notes.append(f"Its model has to be a checkpoint in {needed}, which the published one is not.")
-    return EngineOptions(line, tuple(notes))
+    return tuple(notes)
 
 
 def _sglang_options(machine: Machine, config: EngineConfig, longest: int) -> str:
@@ -117,7 +119,7 @@ def _tensorrt_notes(machine: Machine, config: EngineConfig) -> list[str]:
     notes = [f"Its --config file has to hold {', '.join(entries)}."] if entries else []
     if divided.data_attention > 1 and divided.tensor > 1:
         notes.append(
-            f"TensorRT-LLM divides attention by sequences among all {divided.stage_gpus} GPUs of a stage: it has "
+            f"{TENSORRT} divides attention by sequences among all {divided.stage_gpus} GPUs of a stage: it has "
             f"DP{divided.stage_gpus} in place of DP{divided.data_attention} TP{divided.tensor}, and its figures are "
             "other ones."
         )

@@ -133,7 +133,7 @@ class Plan:
         return energy_of(self.chosen.machine, trial.spent.by_bound, trial.busy[0], self.gpus, tokens)
 
     @property
-    def vllm_options(self) -> str:
+    def vllm_options(self) -> EngineOptions:
         """Return vLLM's options of a replica."""
         return vllm_options(self.chosen.machine, self.config, self.traffic.longest)
 

@@ -218,7 +218,7 @@ def _plan(answer: Plan) -> PlanResult:
         gpus=answer.gpus,
         nodes=answer.nodes,
         tensor_parallel=machine.parallelism.tensor,
-        parallelism=ParallelismResult.of(machine.parallelism, answer.vllm_options),
+        parallelism=ParallelismResult.of(machine.parallelism, answer.vllm_options.line),
         settings=answer.config.options(),
         kv_bytes_per_sequence=None if memory is None else memory.kv_bytes_per_token * traffic.mean_context,
         kv_bytes_per_gpu=None if memory is None else memory.kv_bytes,
