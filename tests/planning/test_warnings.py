@@ -114,6 +114,9 @@ def test_small_steps_and_copied_heads_on_a_gpu() -> None:
     assert "8 GPUs share 4 KV heads: each head is stored 2 times, so that" in warned(on=four_heads.machine(8, 100))
     latent = Hardware(model=known_model("deepseek-v3"), gpu=find_gpu("h200"), weights="fp8")
     assert "Each of 8 GPUs stores the latent vectors of all sequences, so that" in warned(on=latent.machine(8, 100))
+    groups = Parallelism(2, expert=8, data_attention=4)
+    sentence = "Each of 2 GPUs of a group stores the latent vectors of the group's sequences, so that"
+    assert sentence in warned(on=latent.machine(groups, 100))
 
 
 def test_one_replica_that_misses_its_slos_is_said_to() -> None:

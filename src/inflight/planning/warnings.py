@@ -79,7 +79,8 @@ def _on_memory(question: Question, traffic: Traffic, candidate: Candidate) -> It
         degree, heads = machine.parallelism.tensor, min_kv_heads(model.spec)
         if heads is not None and degree > heads:
             latent = any(isinstance(layer.mixer, LatentAttention) for layer in model.spec.layers)
-            yield sentence("copied_heads", degree=degree, heads=heads, latent=latent)
+            in_groups = machine.parallelism.data_attention > 1
+            yield sentence("copied_heads", degree=degree, heads=heads, latent=latent, in_groups=in_groups)
 
 
 def _with_fewer_bits(machine: Machine, traffic: Traffic) -> str | None:
