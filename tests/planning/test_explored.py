@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -37,6 +38,14 @@ def test_every_load_is_simulated_for_every_layout_as_typical_and_at_both_ends() 
         lowest = layout.runs[0]
         assert lowest.low["tpot"][0] < lowest.latency["tpot"][0] < lowest.high["tpot"][0]  # type: ignore[operator]
     assert len(reported) == 2 * 3 * len(LOADS) and reported[-1].startswith(f"{len(reported)} of {len(reported)}: ")
+
+
+def test_progress_has_all_digits_of_a_high_rate() -> None:
+    question = Question(machines=[machine(speed=1000.0)], demand=drawn(6.0), requests=SIZES)
+    reported: list[str] = []
+    explore(plan(question, fast=True), fast=True, progress=reported.append)
+    assert any(re.search(r"\d,\d{3} requests/s", one) for one in reported)
+    assert not any("e+" in one for one in reported)
 
 
 def test_steps_of_whole_prompts_have_no_other_size() -> None:

@@ -82,7 +82,7 @@ class _Cell:
     @property
     def name(self) -> str:
         end = f", {self.end} end" if self.end else ""
-        return f"{_name(self.candidate)}: {self.rate:.3g} requests/s of each replica{end}"
+        return f"{_name(self.candidate)}: {number(self.rate, ',.3g')} requests/s of each replica{end}"
 
 
 def _run(runner: TrialRunner, cell: _Cell) -> Trial:
