@@ -20,8 +20,9 @@ EngineRun = Callable[[EngineConfig, Workload, tuple[float, float]], Summary]  # 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Runs on the real engine: of so many of the best settings, each `repeats` times. seconds: of arrivals in each,
-    beside those that warm up."""
+    """Runs on the real engine: of so many of the best settings, each `repeats` times. seconds: of arrivals in each, in
+    which the batch fills and drains, too, so that as little as a third of them is measured; requests until
+    conversations and shared prefixes are cached come beside them."""
 
     run: EngineRun
     seconds: float

@@ -50,12 +50,13 @@ class Plan:
 
     replicas_low, replicas_high: needed if everything uncertain is at its fast end, and at its slow end, found by
     trials; high None: no number meets the SLOs there. trial: at the planned load. spans: latency → (low, high) for
-    p50, p95, p99 in seconds, over both ends of what is uncertain. utilisation: planned load over the
-    highest one that meets the SLOs. others: machines that were simulated too (rate 0: none meets the SLOs).
-    speculation, layouts: None where not asked for. rates: requests/s that the replicas serve at the slow and at the
-    fast end. separate: classes on replicas of their own. runner_up: where no other plan was measured. router: before
-    the replicas. autoscaling, spot: where the load varies, and where asked for. is_first: not refined: only the planned
-    load was simulated, so that the interval, the spans, and what refines are not known.
+    p50, p95, p99 in seconds, over both ends of what is uncertain; high is infinite where an end does not serve all
+    requests, and low is then of the trials that do. utilisation: planned load over the highest one that meets the SLOs.
+    others: machines that were simulated too (rate 0: none meets the SLOs). speculation, layouts: None where not asked
+    for. rates: requests/s that the replicas serve at the slow and at the fast end. separate: classes on replicas of
+    their own. runner_up: where no other plan was measured. router: before the replicas. autoscaling, spot: where the
+    load varies, and where asked for. is_first: not refined: only the planned load was simulated, so that the interval,
+    the spans, and what refines are not known.
     """
 
     question: Question

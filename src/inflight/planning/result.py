@@ -31,6 +31,9 @@ from inflight.simulate.parallelism import Parallelism
 
 
 class Interval(Struct, rename={"low": "from", "high": "to"}):
+    """A latency as planned, and at both ends of what is uncertain. high: None where one of them does not serve all
+    requests, so that it is endless there, and, as low, where no end was simulated (`PlanResult.refined`)."""
+
     expected: float | None
     low: float | None
     high: float | None
