@@ -70,7 +70,7 @@ def _decoding(
     """Return the settings of decode engines that compute a share of the prompts' tokens, and their requests/s by the
     closed form: as many rows as keep the SLOs between tokens in a mean step, and steps that keep those on single gaps
     when they are full."""
-    model, per_row = machine.model, share * traffic.input_mean * (1 - traffic.shared) / traffic.output_mean
+    model, per_row = machine.model, share * traffic.fresh_mean / traffic.output_mean
     pace = min((slo.limit for slo in slos if slo.paces), default=math.inf)
     gap = min((slo.limit for slo in slos if slo.bounds_gaps), default=math.inf)
     low, high = 1, min(config.max_num_seqs, MAX_ROWS)
