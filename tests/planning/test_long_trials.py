@@ -14,7 +14,7 @@ from inflight.planning.candidate import Candidate
 from inflight.planning.demand import traffic_of
 from inflight.planning.ends import rate_under
 from inflight.planning.meter import Spent
-from inflight.planning.planned_load import PlannedRate
+from inflight.planning.planned_load import PlannedLoad
 from inflight.planning.proposal import Overrides
 from inflight.planning.question import Question
 from inflight.planning.search import Capacity
@@ -62,7 +62,7 @@ def chosen(runner: TrialRunner, rate: float, pooled: int = 3) -> Candidate:
     return replace(found, rate=rate, pooled=pooled, capacity=Capacity(replace(EMPTY, rate=rate), None, 1))
 
 
-def run_long_trials(runner: MadeUp, rate: float, replicas: int, pooled: int = 3) -> PlannedRate:
+def run_long_trials(runner: MadeUp, rate: float, replicas: int, pooled: int = 3) -> PlannedLoad:
     found = long_trials.by_long_trials(runner, chosen(runner, rate, pooled), replicas, 1)
     assert found is not None
     return found

@@ -13,7 +13,7 @@ from inflight.metrics.slo import parse_slos
 from inflight.planning import trial_cache, trial_runner
 from inflight.planning.candidate import Candidate
 from inflight.planning.demand import traffic_of
-from inflight.planning.planned_load import PlannedLoad
+from inflight.planning.planned_load import PlannedLoadTrials
 from inflight.planning.question import Question
 from inflight.planning.simulation import Drafted, Topology, Trial, try_out
 from inflight.planning.sizing import candidate_for
@@ -159,11 +159,11 @@ def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_trial_that_is_not_stored_is_not_run_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ahead: list[int] = []
     monkeypatch.setattr("inflight.planning.planned_load.run_ahead", lambda jobs, workers: ahead.append(len(jobs)))
-    trials, one = runner(tmp_path)
+    usual, one = runner(tmp_path)
     scheduling = SchedulingSettings.of(policy="inflight.core.policies.fcfs:Fcfs")
     of_plugin = replace(one, config=replace(one.config, scheduling=scheduling))
-    load = PlannedLoad(trials, 1.0, decides=False, workers=2)
-    load.run_ahead(of_plugin, [1, 2])
+    trials = PlannedLoadTrials(usual, 1.0, decides=False, workers=2)
+    trials.run_ahead(of_plugin, [1, 2])
     assert not ahead, "it would be run twice"
-    load.run_ahead(one, [1, 2])
+    trials.run_ahead(one, [1, 2])
     assert ahead == [2]

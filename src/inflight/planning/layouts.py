@@ -213,10 +213,10 @@ def confirmed_need(runner: TrialRunner, need: LayoutNeed) -> LayoutNeed:
     if need.met is None or need.is_confirmed:
         return need
     candidate = replace(layout.candidate, guess=layout.guess)
-    topology, load = Topology(layout.engines, pools=layout.pools, tiers=layout.tiers), thorough(runner)
+    topology, trials = Topology(layout.engines, pools=layout.pools, tiers=layout.tiers), thorough(runner)
 
     def trial(rate: float) -> Trial:
-        return load.run_at(candidate, rate, topology, layout.config)
+        return trials.run_at(candidate, rate, topology, layout.config)
 
     kept = confirmed_rate(need.rate, trial)
     if kept.missed is None:

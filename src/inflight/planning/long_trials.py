@@ -11,7 +11,7 @@ from functools import partial
 from inflight.planning.candidate import Candidate, whole_engines
 from inflight.planning.fitted_limit import FittedLimit, fitted_limit
 from inflight.planning.parallel import run_ahead
-from inflight.planning.planned_load import PlannedLoad, PlannedRate
+from inflight.planning.planned_load import PlannedLoad, PlannedLoadTrials
 from inflight.planning.search import Capacity
 from inflight.planning.simulation import Trial
 from inflight.planning.sizing import in_order, with_all_rows, with_fewer_rows
@@ -26,7 +26,7 @@ A_LITTLE = 1.02  # times the limit, where an SLO is missed
 NEAR, FARTHEST = 1.12, 1.3  # factor from the limit, up to which trials count; and at most, between two rounds
 
 
-def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: int) -> PlannedRate | None:
+def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: int) -> PlannedLoad | None:
     """Find the highest rate that meets the SLOs in long trials, and the replicas that serve the demand with it; None
     where no long trials are taken (`Question.takes_long_trials`), or short ones found no rate. Where the queue grows in
     all of them, far below the rate of the short ones, the trial shows it.
@@ -44,7 +44,7 @@ def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: 
     found = _long_trials(runner, one, workers)
     if all(trial.is_exhausted for trial in found.trials):
         trial = runner.run(one, question.demand.rate / replicas, seed=PLANNED_SEED, reads=LONG)
-        return PlannedRate(question, replace(one, missed_at=found.limit), replicas, trial)
+        return PlannedLoad(question, replace(one, missed_at=found.limit), replicas, trial)
     rate = min(found.limit, one.ceiling)
     above = [trial if trial.is_exhausted else found.at(trial.rate) for trial in found.trials if trial.rate > rate]
     beyond = found.at(A_LITTLE * rate)  # as the lines have it
@@ -55,19 +55,19 @@ def by_long_trials(runner: TrialRunner, one: Candidate, replicas: int, workers: 
     chosen = replace(one, config=config, rate=rate, missed_at=None, capacity=capacity)
     if question.gpus is not None:
         served = replace(question, demand=replace(question.demand, rate=rate * replicas))
-        return PlannedRate(served, chosen, replicas, found.at(rate))
+        return PlannedLoad(served, chosen, replicas, found.at(rate))
     replicas = whole_engines(question.demand.rate / rate)
     if replicas < one.pooled:  # behind a router fewer replicas are harder to balance
         return by_long_trials(runner, replace(one, pooled=replicas, rate=rate, capacity=capacity), replicas, workers)
-    return PlannedRate(question, chosen, replicas, _planned(runner, chosen, question.demand.rate / replicas, found))
+    return PlannedLoad(question, chosen, replicas, _planned(runner, chosen, question.demand.rate / replicas, found))
 
 
 def _planned(runner: TrialRunner, chosen: Candidate, rate: float, found: FittedLimit) -> Trial:
     """Return the trial of the planned load, which runs on until it decides the SLOs."""
-    load, topology = PlannedLoad(runner, LONG, decides=True, workers=1), runner.topology(chosen.pooled)
+    trials, topology = PlannedLoadTrials(runner, LONG, decides=True, workers=1), runner.topology(chosen.pooled)
     if rate * NEAR < chosen.rate:
-        return load.run_at(chosen, rate, topology)
-    return load.decided(found.at(rate), chosen, rate, topology)
+        return trials.run_at(chosen, rate, topology)
+    return trials.decided(found.at(rate), chosen, rate, topology)
 
 
 def _long_trials(runner: TrialRunner, one: Candidate, workers: int) -> FittedLimit:

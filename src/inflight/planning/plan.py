@@ -22,7 +22,7 @@ from inflight.planning.load import expected_load, measured_load, too_few_gpus
 from inflight.planning.long_trials import by_long_trials
 from inflight.planning.misfit import does_not_fit, unfit_comparison
 from inflight.planning.mixture import Mixed
-from inflight.planning.planned_load import PlannedLoad, PlannedRate, planned_replicas
+from inflight.planning.planned_load import PlannedLoad, PlannedLoadTrials, planned_replicas
 from inflight.planning.question import THOROUGHLY, Question
 from inflight.planning.ranking import RankedPlan, rank, ranked, ranked_on
 from inflight.planning.refinement import PlanError, Refined, refine
@@ -197,7 +197,8 @@ def plan(
     if not usable:
         return Infeasible(question, traffic, measured)
     stages.begin(PLANNED)
-    runner, answer = _cheapest(runner, measured, fast, workers)
+    reads = 1.0 if fast or question.takes_long_trials else THOROUGHLY
+    answer = _cheapest(PlannedLoadTrials(runner, reads, decides=not fast, workers=workers), measured)
     stages.end(PLANNED)
     if fast:
         return replace(answer, is_first=True)
@@ -208,7 +209,7 @@ def plan(
         stages.begin(LONG_TRIALS)
         answer = _by_long_trials(runner, answer, workers)
     runner = runner.asking(answer.question)
-    planned = PlannedRate(answer.question, answer.chosen, answer.replicas, answer.trial)
+    planned = PlannedLoad(answer.question, answer.chosen, answer.replicas, answer.trial)
     return _with(answer, refine(runner, planned, _rivals(answer, found), strategies, workers, progress, seconds))
 
 
@@ -249,24 +250,23 @@ def _best(usable: Sequence[Candidate], question: Question) -> Candidate:
     return min(usable, key=lambda one: (rank(one, question), one.machine.gpus))
 
 
-def _cheapest(runner: TrialRunner, measured: Sequence[Candidate], fast: bool, workers: int) -> tuple[TrialRunner, Plan]:
-    """Return the first answer, and a runner of its load. Where the planned load took more GPUs than the search had
-    found, or as many serve fewer requests, machines that the search found better than that are tried under the planned
-    load, too."""
+def _cheapest(trials: PlannedLoadTrials, measured: Sequence[Candidate]) -> Plan:
+    """Return the first answer. Where the planned load took more GPUs than the search had found, or as many serve fewer
+    requests, machines that the search found better than that are tried under the planned load, too."""
     usable = [one for one in measured if one.rate]
-    best = _best(usable, runner.question)
-    runner, answer = _answer(runner, best, measured, fast, workers)
+    best = _best(usable, trials.runner.question)
+    answer = _answer(trials, best, measured)
     for rival in sorted(usable, key=lambda one: rank(one, answer.question)):
         if rival.machine is best.machine or (answer.trial.met and rank(rival, answer.question) >= _rank_of(answer)):
             continue
-        other_runner, other = _answer(runner, rival, _with_rate_of(answer, measured), fast, workers)
+        other = _answer(trials, rival, _with_rate_of(answer, measured))
         if other.trial.met and (not answer.trial.met or _rank_of(other) < _rank_of(answer)):
             measured = _with_rate_of(answer, measured)
-            runner, answer = other_runner, other
+            answer = other
         else:
             measured = _with_rate_of(other, measured)
             answer = replace(answer, others=_with_rate_of(other, answer.others))
-    return runner, answer
+    return answer
 
 
 def _rank_of(answer: Plan) -> float:
@@ -280,11 +280,11 @@ def _with_rate_of(answer: Plan, machines: Sequence[Candidate]) -> list[Candidate
     return [replace(one, rate=rate) if one.machine is answer.chosen.machine else one for one in machines]
 
 
-def _answer(
-    runner: TrialRunner, best: Candidate, measured: Sequence[Candidate], fast: bool, workers: int
-) -> tuple[TrialRunner, Plan]:
-    runner = runner.asking(measured_load(runner.question, best))
-    return runner, _first(runner, best, [one for one in measured if one.machine is not best.machine], fast, workers)
+def _answer(trials: PlannedLoadTrials, best: Candidate, measured: Sequence[Candidate]) -> Plan:
+    """Return the answer on a machine: the planned load was simulated, and nothing beside it."""
+    trials = trials.asking(measured_load(trials.runner.question, best))
+    others = [one for one in measured if one.machine is not best.machine]
+    return _answer_of(trials.runner, planned_replicas(trials, best), others)
 
 
 def _with(answer: Plan, refined: Refined) -> Plan:
@@ -359,20 +359,13 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], stages: Stages, fa
     return measured
 
 
-def _first(runner: TrialRunner, best: Candidate, others: Sequence[Candidate], fast: bool, workers: int) -> Plan:
-    """Return the first answer: the planned load was simulated, and nothing beside it. fast: not until it decides."""
-    reads = 1.0 if fast or runner.question.takes_long_trials else THOROUGHLY
-    load = PlannedLoad(runner, reads, decides=not fast, workers=workers)
-    return _answer_of(runner, planned_replicas(load, best), others)
-
-
 def _by_long_trials(runner: TrialRunner, answer: Plan, workers: int) -> Plan:
     """Return the answer as long trials of its planned load have it."""
     found = by_long_trials(runner.asking(answer.question), answer.chosen, answer.replicas, workers)
     return answer if found is None else _answer_of(runner, found, answer.others)
 
 
-def _answer_of(runner: TrialRunner, planned: PlannedRate, others: Sequence[Candidate]) -> Plan:
+def _answer_of(runner: TrialRunner, planned: PlannedLoad, others: Sequence[Candidate]) -> Plan:
     traffic, (question, best, replicas, trial) = runner.traffic, planned
     return Plan(
         question=question,

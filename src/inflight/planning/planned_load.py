@@ -25,7 +25,7 @@ MIN_STEP_DOWN = 1.01  # factor between two of these rates
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedLoad:
+class PlannedLoadTrials:
     """Trials of the planned load, with another seed than that of the search, which may be harder. reads: times the
     usual requests of a trial. decides: whether a trial runs on until it decides the SLOs. workers: processes at once;
     the result does not depend on them."""
@@ -35,7 +35,7 @@ class PlannedLoad:
     decides: bool
     workers: int
 
-    def asking(self, question: Question) -> PlannedLoad:
+    def asking(self, question: Question) -> PlannedLoadTrials:
         return replace(self, runner=self.runner.asking(question))
 
     def run(self, candidate: Candidate, replicas: int) -> Trial:
@@ -64,7 +64,7 @@ class PlannedLoad:
             run_ahead([partial(self.run, candidate, number) for number in replicas], self.workers)
 
 
-class PlannedRate(NamedTuple):
+class PlannedLoad(NamedTuple):
     """The planned load as trials found it. question: at its rate, which may follow from them. trial: on so many
     replicas of the chosen machine."""
 
@@ -79,35 +79,20 @@ class PlannedRate(NamedTuple):
         return self.question.demand.rate / self.replicas
 
 
-def planned_replicas(load: PlannedLoad, best: Candidate) -> PlannedRate:
+def planned_replicas(trials: PlannedLoadTrials, best: Candidate) -> PlannedLoad:
     """Return the replicas that meet the SLOs, with as many request slots as the search needed, if those are enough for
     the bursts. Where there are so many GPUs, they get fewer requests instead."""
-    question, met = load.runner.question, best.capacity.met
+    question, met = trials.runner.question, best.capacity.met
     fixed = question.engines(best.machine)
     replicas = best.replicas(question.demand) if fixed is None else fixed
     candidate = best
     if met is not None:
-        candidate = replace(best, config=with_fewer_rows(best, load.runner.traffic, met, question.overrides))
-
-    def run(*, ahead: bool) -> Trial:
-        """Run a trial. ahead: also that of the next harder load, on another core."""
-        nonlocal question
-        if ahead and question.slos and fixed is None and conversations_of(question) is None:
-            load.run_ahead(candidate, (replicas, _more(replicas)))
-        question, trial = balanced_load(
-            question,
-            candidate,
-            replicas,
-            load.runner.traffic,
-            lambda asked: load.asking(asked).run(candidate, replicas),
-        )
-        return trial
-
-    trial = run(ahead=True)
+        candidate = replace(best, config=with_fewer_rows(best, trials.runner.traffic, met, question.overrides))
+    question, trial = _run_balanced(trials, question, candidate, replicas, ahead=True)
     # Where not all of the fewer rows were taken, more of them change nothing.
     if not trial.met and candidate.config != best.config and trial.peak_rows >= candidate.config.max_num_seqs:
         fewer, candidate = candidate, best
-        trial = run(ahead=False)
+        question, trial = _run_balanced(trials, question, candidate, replicas)
         candidate = best if trial.met else fewer  # the load is too high for either
     attempts = MAX_MORE_REPLICAS if fixed is None else MAX_LOWER_RATES
     for attempt in range(attempts if question.slos else 0):
@@ -118,10 +103,24 @@ def planned_replicas(load: PlannedLoad, best: Candidate) -> PlannedRate:
             replicas = _more(replicas)
         else:
             question = replace(question, demand=replace(question.demand, rate=question.demand.rate / HARDER_BY))
-        trial = run(ahead=attempt % 2 == 1)
+        question, trial = _run_balanced(trials, question, candidate, replicas, ahead=attempt % 2 == 1)
         served = {"rate": trial.rate, "missed_at": missed_at} if trial.met else {"missed_at": trial.rate}
         candidate = replace(candidate, **served)
-    return PlannedRate(question, replace(candidate, pooled=min(candidate.pooled, replicas)), replicas, trial)
+    return PlannedLoad(question, replace(candidate, pooled=min(candidate.pooled, replicas)), replicas, trial)
+
+
+def _run_balanced(
+    trials: PlannedLoadTrials, question: Question, candidate: Candidate, replicas: int, *, ahead: bool = False
+) -> tuple[Question, Trial]:
+    """Run a trial of the load on so many replicas, and return it behind the question at the rate that follows from it.
+    ahead: whether that of the next harder load runs, too, on another core."""
+    if ahead and question.slos and question.gpus is None and conversations_of(question) is None:
+        trials.run_ahead(candidate, (replicas, _more(replicas)))
+
+    def run(asked: Question) -> Trial:
+        return trials.asking(asked).run(candidate, replicas)
+
+    return balanced_load(question, candidate, replicas, trials.runner.traffic, run)
 
 
 def _more(replicas: int) -> int:
@@ -182,9 +181,9 @@ def _by_all(tried: Sequence[Trial]) -> Confirmed:
     return Confirmed(found.limit, found.at(found.limit), tried[-1])
 
 
-def thorough(runner: TrialRunner) -> PlannedLoad:
-    """Return the planned load as what is compared with the plan is tried under it."""
-    return PlannedLoad(runner, THOROUGHLY, decides=True, workers=1)
+def thorough(runner: TrialRunner) -> PlannedLoadTrials:
+    """Return the trials of the planned load that others than the plan are compared by."""
+    return PlannedLoadTrials(runner, THOROUGHLY, decides=True, workers=1)
 
 
 def confirmed(runner: TrialRunner, found: Candidate, *, worth: float = 0.0) -> Candidate:
@@ -219,11 +218,7 @@ def _trial(runner: TrialRunner, found: Candidate) -> Trial:
     replicas = _replicas(found, question)
     if question.gpus is not None:
         question = replace(question, demand=replace(question.demand, rate=replicas * found.rate))
-
-    def run(asked: Question) -> Trial:
-        return thorough(runner.asking(asked)).run(found, replicas)
-
-    return balanced_load(question, found, replicas, runner.traffic, run)[1]
+    return _run_balanced(thorough(runner), question, found, replicas)[1]
 
 
 def _replicas(found: Candidate, question: Question) -> int:

@@ -18,7 +18,7 @@ from inflight.planning.load import asks_for_sessions
 from inflight.planning.mixed_fleets import mixed_fleets
 from inflight.planning.outlook import ROUTERS
 from inflight.planning.parallel import run_all
-from inflight.planning.planned_load import PlannedRate, confirmed
+from inflight.planning.planned_load import PlannedLoad, confirmed
 from inflight.planning.question import Question
 from inflight.planning.rendering import sentence
 from inflight.planning.runner_up import Rivals, runner_up
@@ -73,7 +73,7 @@ class _Jobs:
 
 def refine(
     runner: TrialRunner,
-    planned: PlannedRate,
+    planned: PlannedLoad,
     rivals: Rivals,
     strategies: bool,
     workers: int,
@@ -144,7 +144,7 @@ def _router(name: str) -> str:
     return f"router {name}"
 
 
-def _jobs(runner: TrialRunner, planned: PlannedRate, rivals: Rivals, strategies: bool) -> _Jobs:
+def _jobs(runner: TrialRunner, planned: PlannedLoad, rivals: Rivals, strategies: bool) -> _Jobs:
     question, jobs = runner.question, _Jobs()
     best, replicas, share = planned.chosen, planned.replicas, planned.share
     # Jobs in other processes read its trial from the cache, where it is stored by then; without a cache it is run here.
@@ -175,7 +175,7 @@ def _jobs(runner: TrialRunner, planned: PlannedRate, rivals: Rivals, strategies:
     return jobs
 
 
-def _interval(planned: PlannedRate, at_ends: Sequence[Trial], slow: float, fast: float) -> tuple[int, int | None]:
+def _interval(planned: PlannedLoad, at_ends: Sequence[Trial], slow: float, fast: float) -> tuple[int, int | None]:
     """Return the replicas with everything uncertain at its fast end, and at its slow end.
 
     at_ends: at the planned load, slow and fast: open conversations send fewer requests where answers are slow. slow,
