@@ -251,6 +251,26 @@ def test_a_trial_of_the_planned_load_is_read_as_the_long_one() -> None:
     assert Yardstick.of(long, short).read(replace(harder, queue_grows=True)) == replace(harder, queue_grows=True)
 
 
+@pytest.mark.parametrize(("workers", "stored"), [(1, False), (8, False), (8, True)])
+def test_the_short_trial_that_others_are_read_by_runs_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: int, stored: bool
+) -> None:
+    """However many processes begin at once."""
+    usual, file = TrialRunner.run, tmp_path / "runs"
+
+    def run(self: TrialRunner, candidate: Candidate, rate: float, **more: Any) -> Trial:
+        if more == {"seed": PLANNED_SEED, "model": None, "demand": None, "reads": 1.0}:
+            with file.open("a") as runs:
+                runs.write("short\n")
+        return usual(self, candidate, rate, **more)
+
+    monkeypatch.setattr(TrialRunner, "run", run)
+    question, cache = asked(machine(), rate=20.0, slo="ttft=4000(p99)"), TrialCache(tmp_path / "cache")
+    found = plan(question, workers=workers, cache=cache if stored else None)
+    assert isinstance(found, Plan) and found.trial.met and len(found.changes) == 4
+    assert file.read_text() == "short\n"
+
+
 def test_latencies_have_no_upper_end_where_a_queue_grows() -> None:
     """A short run of it has latencies of its length, which may be below those of the long one that was planned."""
     found = answer()
@@ -380,8 +400,8 @@ def changed(
         return replace(like, rate=rate, replicas=candidate.pooled, values={slo: 4.0 * rate / highest})
 
     monkeypatch.setattr(TrialRunner, "run", run)
-    best, same = replace(one, rate=2.6, pooled=3), (lambda: Yardstick({}, {}))
-    return find_change(TrialRunner(question, traffic), best, 40, name, same), tried
+    best = replace(one, rate=2.6, pooled=3)
+    return find_change(TrialRunner(question, traffic), best, 40, name, Yardstick({}, {})), tried
 
 
 def test_the_need_of_other_traffic_is_looked_for_from_how_far_it_misses(monkeypatch: pytest.MonkeyPatch) -> None:

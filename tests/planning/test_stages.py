@@ -70,6 +70,15 @@ def test_jobs_have_their_results_by_name_in_their_order(workers: int) -> None:
     assert sorted(ended) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_a_job_begins_with_the_result_of_the_one_that_it_needs(workers: int) -> None:
+    ended: list[str] = []
+    jobs = {"a": lambda: 1, "c": lambda number: number + 1, "b": lambda: 40, "d": lambda number: number + 2}
+    needs = {"c": "b", "d": "c"}
+    assert run_all(jobs, workers, ended.append, needs) == {"a": 1, "b": 40, "c": 41, "d": 43}
+    assert ended.index("b") < ended.index("c") < ended.index("d")
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_error_of_a_job_is_raised(workers: int) -> None:
     def fails() -> None:

@@ -63,16 +63,14 @@ class Change:
     beyond: int = 0
 
 
-def find_change(
-    runner: TrialRunner, best: Candidate, replicas: int, name: str, yardstick: Callable[[], Yardstick]
-) -> Change:
+def find_change(runner: TrialRunner, best: Candidate, replicas: int, name: str, yardstick: Yardstick) -> Change:
     """Find what one of CHANGES would take, in short trials; with the planned replicas, in one as long as that of the
     planned load where short ones show less: conversations warm up slowly, and no low lane's queue grows."""
     changed = _as_spread(runner, best, replicas, CHANGES[name](runner.question.demand))
     share = changed.rate / replicas
 
     def run(rate: float) -> Trial:
-        return replace(yardstick().read(beside(runner, best, rate, demand=changed)), rate=rate)
+        return replace(yardstick.read(beside(runner, best, rate, demand=changed)), rate=rate)
 
     def run_long() -> Trial:
         return beside(runner, best, share, demand=changed, reads=THOROUGHLY)

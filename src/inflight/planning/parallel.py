@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any
@@ -18,7 +19,7 @@ from inflight.cpus import usable_cpus
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
-Jobs = Mapping[str, Callable[[], Any]]
+Jobs = Mapping[str, Callable[..., Any]]
 
 
 class WorkerKilled(ValueError):
@@ -35,32 +36,33 @@ def cores() -> int:
     return usable_cpus().paid_for
 
 
-def run_all(jobs: Jobs, workers: int, ended: Callable[[str], None]) -> dict[str, Any]:
+def run_all(
+    jobs: Jobs, workers: int, ended: Callable[[str], None], needs: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Run jobs and return their results by name.
 
     Args:
         jobs: By name; the longest first keep all cores busy to the end. Results must be picklable.
         workers: Processes at once, each of one job; with 1, and where the system makes none, the jobs run here.
         ended: Called here with the name of each that ended.
+        needs: Job → another one, which ends before it begins, and with whose result it is called.
 
     Raises:
         Exception: that of a job.
         WorkerKilled: a process was killed.
     """
-    results = dict[str, Any]()
-    if workers <= 1 or len(jobs) <= 1:
-        for name, job in jobs.items():
-            results[name] = job()
-            ended(name)
-        return results
-    waiting = list(jobs)
+    results, waiting, needs = dict[str, Any](), dict(jobs), needs or {}
     running: dict[Connection, tuple[str, ForkProcess]] = {}
+    workers = max(1, workers) if len(jobs) > 1 else 1
+    assert jobs.keys() >= set(needs.values()), "else some would wait for ever"
     try:
         while waiting or running:
-            while waiting and len(running) < workers:
-                name = waiting.pop(0)
-                if (started := _start(jobs[name])) is None:
-                    results[name] = jobs[name]()
+            while len(running) < workers and (name := _next(waiting, needs, results)) is not None:
+                job = waiting.pop(name)
+                if name in needs:
+                    job = partial(job, results[needs[name]])
+                if workers == 1 or (started := _start(job)) is None:
+                    results[name] = job()
                     ended(name)
                     break
                 receiver, process = started
@@ -76,6 +78,11 @@ def run_all(jobs: Jobs, workers: int, ended: Callable[[str], None]) -> dict[str,
             process.join()
             receiver.close()
     return {name: results[name] for name in jobs}
+
+
+def _next(waiting: Jobs, needs: Mapping[str, str], results: Mapping[str, Any]) -> str | None:
+    """Return the first job of which the needed result is there; None where each waits for one that runs."""
+    return next((name for name in waiting if name not in needs or needs[name] in results), None)
 
 
 def run_ahead(jobs: Sequence[Callable[[], Any]], workers: int) -> None:

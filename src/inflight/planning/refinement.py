@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from inflight.core.strategies.registry import STRATEGIES
@@ -61,11 +61,12 @@ class Refined:
 
 
 class _Jobs:
-    """Jobs by name, with their work in usual trials."""
+    """Jobs by name, with their work in usual trials, and the job whose result one is called with, if any."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, Callable[[], Any]] = {}
+        self.jobs: dict[str, Callable[..., Any]] = {}
         self.work: dict[str, float] = {}
+        self.needs: dict[str, str] = {}
 
     def add(self, name: str, work: float, job: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         self.jobs[name], self.work[name] = partial(job, *arguments, **options), work
@@ -94,7 +95,8 @@ def refine(
     made, best = _jobs(runner, planned, rivals, strategies), planned.chosen
     stages = Stages(made.work, progress, at_once=workers, seconds_per_trial=seconds_per_trial)
     longest_first = sorted(made.jobs, key=lambda name: (name != _YARDSTICK, -made.work[name]))
-    found = run_all({name: made.jobs[name] for name in longest_first}, workers, partial(stages.end, reports=True))
+    jobs = {name: made.jobs[name] for name in longest_first}
+    found = run_all(jobs, workers, partial(stages.end, reports=True), made.needs)
     at_ends = [found[_YARDSTICK].read(found[_at_end(end)]) for end in ENDS if _at_end(end) in found]
     slow, fast = (found.get(_rate_at(end), best.rate) for end in ENDS)
     low, high = _interval(planned, at_ends, slow, fast)
@@ -147,16 +149,13 @@ def _router(name: str) -> str:
 def _jobs(runner: TrialRunner, planned: PlannedLoad, rivals: Rivals, strategies: bool) -> _Jobs:
     question, jobs = runner.question, _Jobs()
     best, replicas, share = planned.chosen, planned.replicas, planned.share
-    # Jobs in other processes read its trial from the cache, where it is stored by then; without a cache it is run here.
-    yardstick = cache(lambda: Yardstick.of(planned.trial, beside(runner, best, share)))
-    if not runner.stores(best.config):
-        yardstick()
-    jobs.add(_YARDSTICK, LOAD_WORK, yardstick)
+    jobs.add(_YARDSTICK, LOAD_WORK, _yardstick, runner, planned)
     for end, model in zip(ENDS, best.machine.cases, strict=False):
         jobs.add(_at_end(end), LOAD_WORK, beside, runner, best, share, model=model)
         jobs.add(_rate_at(end), END_WORK, rate_under, runner, best, model, planned.trial)
     for name in outlook.changes_of(best.machine, question):
-        jobs.add(_change(name), CHANGE_WORK, outlook.find_change, runner, best, replicas, name, yardstick)
+        jobs.add(_change(name), CHANGE_WORK, outlook.find_change, runner, best, replicas, name)
+        jobs.needs[_change(name)] = _YARDSTICK
     for slo in question.slos:
         jobs.add(_limit(slo), LIMIT_WORK, limit_cost, runner, best, replicas, slo)
     for name in STRATEGIES if strategies else ():
@@ -173,6 +172,13 @@ def _jobs(runner: TrialRunner, planned: PlannedLoad, rivals: Rivals, strategies:
     if rivals.measured or not (strategies or question.layouts):
         jobs.add(_RUNNER_UP, LOAD_WORK if rivals.measured else RUNNER_UP_WORK, runner_up, runner, best, rivals)
     return jobs
+
+
+def _yardstick(runner: TrialRunner, planned: PlannedLoad) -> Yardstick:
+    """Return how short trials are read, by one of the planned load; as they are where that misses the SLOs."""
+    if not planned.trial.met:
+        return Yardstick({}, {})
+    return Yardstick.of(planned.trial, beside(runner, planned.chosen, planned.share))
 
 
 def _interval(planned: PlannedLoad, at_ends: Sequence[Trial], slow: float, fast: float) -> tuple[int, int | None]:

@@ -28,8 +28,9 @@ class Yardstick:
 
     @classmethod
     def of(cls, long: Trial, short: Trial) -> Yardstick:
-        """Compare both trials of the planned load. Where one of them says too little, others are read as they are."""
-        if not (long.met and short.summary.requests) or short.is_exhausted:
+        """Compare both trials of the planned load, of which the long one meets the SLOs. Where the short one says too
+        little, others are read as they are."""
+        if not short.summary.requests or short.is_exhausted:
             return cls({}, {})
         values = {slo: _ratio(long.values[slo], value) for slo, value in short.values.items() if slo in long.values}
         percentiles = {
