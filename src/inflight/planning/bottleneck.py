@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import Struct
 
 from inflight.planning.candidate import Candidate
-from inflight.planning.machine import WIDEST_STEP
 from inflight.planning.rendering import sentence
 from inflight.planning.simulation import Trial
 from inflight.planning.steady import steady_state
@@ -65,7 +64,7 @@ def bottleneck(candidate: Candidate, trial: Trial, traffic: Traffic) -> Bottlene
 
 def _larger_batch_helps(candidate: Candidate, rows: float, traffic: Traffic) -> bool:
     """Whether twice the sequences would be served faster, by the closed form."""
-    model, budget = candidate.machine.model, candidate.step_tokens or WIDEST_STEP
+    model, budget = candidate.machine.model, candidate.step_tokens
     now, then = (steady_state(model, traffic, max(1, round(count * rows)), budget) for count in (1, 2))
     return then.requests_per_s > MIN_BATCH_GAIN * now.requests_per_s
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
-from inflight.planning.proposal import Proposal
+from inflight.planning.proposal import Proposal, usual_budget
 from inflight.planning.search import Capacity
 from inflight.planning.steady import prompt_seconds
 from inflight.simulate.simulation import in_engine_steps
@@ -58,9 +58,10 @@ class Candidate:
         return self.missed_at or (self.rate if met is None or met.values else max(self.rate, met.rate))
 
     @property
-    def step_tokens(self) -> int | None:
-        """Return the tokens of a step at most; None: any number."""
-        return self.config.step_tokens(self.machine.max_model_len)
+    def step_tokens(self) -> int:
+        """Return the tokens of a step at most; of a strategy without a budget those of the closed form."""
+        tokens = self.config.step_tokens(self.machine.max_model_len)
+        return usual_budget(self.machine, self.config.max_num_seqs) if tokens is None else tokens
 
     def prompt_seconds(self, tokens: float) -> float:
         """Return the seconds of a prompt on an idle engine."""

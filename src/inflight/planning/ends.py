@@ -68,5 +68,5 @@ def expected_rate(runner: TrialRunner, candidate: Candidate, model: StepModel) -
 
 def served(runner: TrialRunner, candidate: Candidate, model: StepModel) -> float:
     """Return the requests/s that each replica serves at most by the closed form, with another step model."""
-    rows, budget = candidate.config.max_num_seqs, candidate.step_tokens or 2048
-    return steady_state(model, runner.traffic, rows, budget).requests_per_s
+    rows = candidate.config.max_num_seqs
+    return steady_state(model, runner.traffic, rows, candidate.step_tokens).requests_per_s

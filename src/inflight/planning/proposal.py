@@ -19,7 +19,8 @@ from inflight.planning.traffic import Traffic
 
 KV_SHARE = 0.9  # of the KV memory that typical sequences may fill; lengths vary, and preemption wastes work
 MAX_ROWS = 1024  # of each data-parallel group
-BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, WIDEST_STEP)  # tokens of each batch that a step consists of
+USUAL_STEP = 2048  # tokens of each batch that a step consists of, where none are looked for
+BUDGETS = (32, 64, 128, 256, 512, 1024, 2048, WIDEST_STEP)  # the same that are looked at
 NEARLY = 0.97  # of the best rate: then the smaller step, with steadier streams
 SLACK = 0.9  # of a limit that a step may take
 PROMPT_SHARE = 0.5  # of an SLO on TTFT that a long prompt alone may take; the rest is for waiting
@@ -134,6 +135,12 @@ def budgets_of(machine: Machine) -> tuple[int, ...]:
     return tuple(budget * machine.parallelism.batches for budget in BUDGETS)
 
 
+def usual_budget(machine: Machine, rows: int) -> int:
+    """Return the tokens of a step in the closed form, with so many sequences, where a strategy has no budget; of whole
+    prompts those of a forward pass."""
+    return max(USUAL_STEP * machine.parallelism.batches, rows)
+
+
 def step_limit(slos: tuple[Slo, ...]) -> float | None:
     """Return the seconds that no step may exceed, where an SLO bounds nearly all gaps between tokens."""
     return min((slo.limit for slo in slos if slo.bounds_gaps), default=None)
@@ -150,7 +157,7 @@ def _budget(machine: Machine, traffic: Traffic, rows: int, slos: tuple[Slo, ...]
     if overrides.max_num_batched_tokens is not None:
         return overrides.max_num_batched_tokens
     if overrides.strategy in (*WHOLE_PROMPTS, *TOGETHER):
-        return max(2048 * machine.parallelism.batches, rows)
+        return usual_budget(machine, rows)
     model, limit, budgets = machine.model, step_limit(slos), budgets_of(machine)
     served = {budget: steady_state(model, traffic, rows, budget) for budget in budgets}
 
