@@ -134,20 +134,16 @@ class SimulatedExecutor(StepSuspender):
         return foreseen
 
     def foresee_more(self, foreseen: ForeseenSteps, until: float = math.inf) -> None:
-        """Foresee as many steps again, and a few at first.
-
-        Where each step's seconds are computed alone, none is foreseen that begins after `until`, when the next request
-        comes, since that may make it useless. Seconds of many decodes at once cost little more than those of one:
-        `until` does not bound them.
+        """Foresee as many steps again, and a few at first; none that begins after `until`, when the next request comes,
+        since that may make it useless. Of many decodes at once, whose seconds cost little more than those of one, as
+        many as begin before it, and some more.
         """
         alike, times, known = foreseen.alike, foreseen.times, len(foreseen.seconds)
         before = self._last.result().seconds if alike.behind and self._last is not None else None
         if self._decode_seconds is not None and not alike.chunk:
-            most = min(alike.steps, max(MANY_FORESEEN, 2 * known))
-            contexts = range(alike.context + known * alike.rows, alike.context + most * alike.rows, alike.rows)
-            foreseen.seconds += self._decode_seconds(alike.rows, contexts)
-            rounds = foreseen.seconds if before is None else [before, *foreseen.seconds]
-            times += accumulate(rounds[known:most], initial=times.pop())  # to the bit as if each were taken alone
+            self._foresee_decodes(self._decode_seconds, foreseen, before)
+            while not foreseen.complete and times[-1] < until < math.inf:
+                self._foresee_decodes(self._decode_seconds, foreseen, before)
             return
         for index in range(known, min(alike.steps, max(FIRST_FORESEEN, 2 * known))):
             foreseen.seconds.append(self._model.seconds(alike.features(index)))
@@ -157,6 +153,15 @@ class SimulatedExecutor(StepSuspender):
                 times.append(times[-1] + (foreseen.seconds[index - 1] if index else before))
             if times[-1] >= until:
                 return
+
+    def _foresee_decodes(self, seconds_of: DecodeSeconds, foreseen: ForeseenSteps, before: float | None) -> None:
+        """Foresee many steps of decodes at once. before: seconds of the step in flight; None: there is none."""
+        alike, times, known = foreseen.alike, foreseen.times, len(foreseen.seconds)
+        most = min(alike.steps, max(MANY_FORESEEN, 2 * known))
+        contexts = range(alike.context + known * alike.rows, alike.context + most * alike.rows, alike.rows)
+        foreseen.seconds += seconds_of(alike.rows, contexts)
+        rounds = foreseen.seconds if before is None else [before, *foreseen.seconds]
+        times += accumulate(rounds[known:most], initial=times.pop())  # to the bit as if each were taken alone
 
     def compute(self, foreseen: ForeseenSteps, steps: int) -> None:
         """Count the first so many foreseen steps; the others do not happen, since their batches change."""

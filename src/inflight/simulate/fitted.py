@@ -153,10 +153,12 @@ class FittedModel:
         return total
 
     def decode_seconds(self, rows: int, contexts: Iterable[int]) -> list[float]:
-        """Return the seconds of steps of so many decodes each, at these contexts, as `seconds` adds them up."""
+        """Return the seconds of steps of so many decodes each, at these contexts, as `seconds` adds them up; parts of 0
+        change no sum."""
         first, each = self.step + self.row * rows + self.sample * rows, self.decode_context
-        found = [first + each * context for context in contexts]
-        for part in self._by_size(rows, rows):
+        part, *others = [one for one in self._by_size(rows, rows) if one] or [0.0]
+        found = [first + each * context + part for context in contexts]
+        for part in others:
             found = [one + part for one in found]
         return found
 
