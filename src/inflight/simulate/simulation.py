@@ -206,7 +206,8 @@ def simulate(
         made.append(PoolBuilder(pool, setup.seed + index, scheduler, exchange, path).build())
         first += pool.replicas if pool.scaling is None else pool.scaling.max_replicas
     decode = None if exchange is None else DecodePool(made[1], exchange, setup.disagg_mode)
-    alike = record is None and exchange is None and not any(map(_reads_prompts, pools))
+    shares_none = distinct and can_fast_forward
+    alike = record is None and exchange is None and not any(_reads_prompts(pool, shares_none) for pool in pools)
     requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed, alike=alike)
     shares = several and any(pool.scheduling.weighs_tenants for pool in pools)
     costs = setup.front_end
@@ -274,10 +275,11 @@ def _can_fast_forward(pool: Pool, workload: Workload) -> bool:
     )
 
 
-def _reads_prompts(pool: Pool) -> bool:
+def _reads_prompts(pool: Pool, shares_none: bool) -> bool:
     """Return whether the tokens of a request's prompt have an effect, on what another finds cached, on drafts, or on
-    where it is routed."""
-    return pool.settings.enable_prefix_caching or pool.drafts is not None or BLOCK in ROUTERS[pool.router].options
+    where it is routed. shares_none: the schedulers have no two requests find each other's blocks."""
+    finds_others = pool.settings.enable_prefix_caching and not shares_none
+    return finds_others or pool.drafts is not None or BLOCK in ROUTERS[pool.router].options
 
 
 def has_distinct_prompts(workload: Workload, setup: SimulationSetup) -> bool:

@@ -87,6 +87,7 @@ class PrefixSharing:
         self._layout, self._size, self._has_windows = layout, layout.block_size, layout.has_windows
         self._pool, self._prefix, self._states, self._on_publish = pool, prefix, states, on_publish
         self._among_requests = among_requests
+        self._own_roots = distinct or not among_requests  # whether a request's blocks are found by itself alone
         # Where requests share nothing, only a preempted sequence finds its own blocks: they are published then, but
         # those of a request of several samples at once.
         self.defers = (distinct or not among_requests) and not layout.has_windows and states is None
@@ -99,9 +100,9 @@ class PrefixSharing:
 
     def root(self, sequence: Sequence) -> Hashable:
         """Return the root of a sequence's chain: its salt and adapter, or its request."""
-        if self._among_requests:
-            return SharedRoot(sequence.request.cache_salt, sequence.request.adapter)
-        return ("request", sequence.number - sequence.sample_index)
+        if self._own_roots:
+            return ("request", sequence.number - sequence.sample_index)
+        return SharedRoot(sequence.request.cache_salt, sequence.request.adapter)
 
     # -- waiting sequences --------------------------------------------------------------------------------------
     def find(self, sequence: Sequence) -> Lookup:
