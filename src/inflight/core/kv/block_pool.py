@@ -8,7 +8,7 @@ first unless another `EvictionOrder` is given.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 
 
@@ -19,26 +19,28 @@ class EvictionOrder:
     """
 
     def __init__(self) -> None:
-        self._blocks: OrderedDict[int, None] = OrderedDict()
+        self._blocks: OrderedDict[int, list[int] | None] = OrderedDict()  # a run: under its first block
+        self._num_behind = 0  # blocks of runs behind their first ones
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self._blocks) + self._num_behind
 
     def __contains__(self, block: object) -> bool:
         return block in self._blocks
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._blocks)
+        for block, run in self._blocks.items():
+            yield from (block,) if run is None else run
 
     def add(self, block: int, owner: object) -> None:
         """Add a block that lost its last reference. owner: the session that held it; None: unknown, or unchanged."""
         self._blocks[block] = None
 
-    def extend(self, blocks: Iterable[int]) -> None:
-        """Add blocks that lost their last references, in this order."""
-        order = self._blocks
-        for block in blocks:
-            order[block] = None
+    def extend(self, run: list[int]) -> None:
+        """Add blocks that lost their last references, in this order, of which none is asked for or discarded alone."""
+        if run:
+            self._blocks[run[0]] = run
+            self._num_behind += len(run) - 1
 
     def owner(self, block: int) -> object:
         """Return the session that owns a block's content; None: several, or the order ignores owners."""
@@ -53,14 +55,30 @@ class EvictionOrder:
 
     def coming(self) -> Iterator[int]:
         """Yield the blocks that successive calls of `pop` would return."""
-        return iter(self._blocks)
+        return iter(self)
 
     def pop(self) -> int:
         """Remove and return the next block to evict; its owner is known until `forget`."""
-        return self._blocks.popitem(last=False)[0]
+        return self.take(1)[0]
+
+    def take(self, count: int) -> list[int]:
+        """Remove and return the next blocks to evict."""
+        taken: list[int] = []
+        while (missing := count - len(taken)) > 0:
+            block, run = self._blocks.popitem(last=False)
+            if run is None:
+                taken.append(block)
+                continue
+            taken += run[:missing]
+            self._num_behind -= len(run) - 1
+            if rest := run[missing:]:
+                self.extend(rest)
+                self._blocks.move_to_end(rest[0], last=False)
+        return taken
 
     def clear(self) -> None:
         self._blocks.clear()
+        self._num_behind = 0
 
 
 class BlockPool:
@@ -144,20 +162,28 @@ class BlockPool:
             self._next_unused += len(unused)
             taken += unused
         if self._has_owners:
-            for block in taken:
-                self._evictable.forget(block)
-        pop, cached = self._evictable.pop, self._cached
-        while len(taken) < count:
-            block = pop()
-            if block in cached:  # else it was retired
-                self._on_evict(block)
-            if self._has_owners:
-                self._evictable.forget(block)
-            taken.append(block)
+            self._allocate_owned(taken, count)
+        elif len(taken) < count:
+            evicted = self._evictable.take(count - len(taken))
+            for block in evicted:
+                if block in self._cached:  # else it was retired
+                    self._on_evict(block)
+            taken += evicted
         for block in taken:
             ref_counts[block] = 1
         self.available -= count
         return tuple(taken)
+
+    def _allocate_owned(self, taken: list[int], count: int) -> None:
+        """Forget the owners of free blocks that were taken; evict the others one by one: each may change the order."""
+        for block in taken:
+            self._evictable.forget(block)
+        while len(taken) < count:
+            block = self._evictable.pop()
+            if block in self._cached:
+                self._on_evict(block)
+            self._evictable.forget(block)
+            taken.append(block)
 
     def acquire(self, block: int) -> None:
         """Add a reference to a block that is held or evictable."""
@@ -199,7 +225,7 @@ class BlockPool:
             else:
                 self._free.append(block)
 
-    def retire(self, blocks: Sequence[int]) -> None:
+    def retire(self, blocks: list[int]) -> None:
         """Release blocks whose content will not be looked for: they are evictable, in the order of their release, but
         not findable."""
         ref_counts = self._ref_counts
