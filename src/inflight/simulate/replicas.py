@@ -185,6 +185,17 @@ class RoutedPool:
         self._router.ended(request_id, output_tokens)
 
 
+class SingleReplica(RoutedPool):
+    """A pool of one replica, which gets every request: its router is not asked, and counts nothing."""
+
+    def send(self, request: Request, routed: RoutedRequest) -> Replica:
+        return self.replicas[0]
+
+    def first_token(self, request_id: str) -> None: ...
+
+    def ended(self, request_id: str, now: float, output_tokens: int | None = None) -> None: ...
+
+
 START_SECONDS = 60.0
 
 

@@ -39,7 +39,15 @@ from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import FastForward
 from inflight.simulate.front_end import FrontEnd
 from inflight.simulate.omitted import TOKEN
-from inflight.simulate.replicas import Replica, ReplicaFigures, RoutedPool, ScaledPool, Scaling, ScalingResult
+from inflight.simulate.replicas import (
+    Replica,
+    ReplicaFigures,
+    RoutedPool,
+    ScaledPool,
+    Scaling,
+    ScalingResult,
+    SingleReplica,
+)
 from inflight.simulate.steps import StepModel, in_steps_of
 from inflight.simulate.transfers import (
     FINGERPRINT,
@@ -340,7 +348,7 @@ class PoolBuilder:
         replicas = [self.replica(number) for number in range(pool.replicas)]
         for number in range(pool.replicas):
             join(number)
-        return RoutedPool(replicas, router)
+        return SingleReplica(replicas, router) if len(replicas) == 1 else RoutedPool(replicas, router)
 
     def _join(self, router: Router, number: int) -> ServingCosts:
         """Add a replica to the router by its number, and return its costs."""
