@@ -23,14 +23,18 @@ class Unpredicted:
 
 class UnlearnedScheduler(Scheduler):
     """A scheduler for settings under which nothing asks how long steps and answers are expected to be: it learns
-    neither, nor where requests' time went. Its prompts are made of the vocabulary's tokens."""
+    neither, nor where requests' time went. Its prompts are made of the vocabulary's tokens, and no request has a
+    grammar."""
 
     checks_prompts = False
     times_requests = False
 
     def __init__(self, config: SchedulerConfig, *, distinct_prompts: bool = False):
         """distinct_prompts: as of the configuration."""
-        super().__init__(structs.replace(config, predictor=Unpredicted(), distinct_prompts=distinct_prompts))
+        predictor = Unpredicted()
+        super().__init__(
+            structs.replace(config, predictor=predictor, distinct_prompts=distinct_prompts, forces_tokens=False)
+        )
 
     def _learn(self, plan: BatchPlan, result: StepResult) -> None:
         """Do nothing. Learning is a third of the work of a step with few rows."""

@@ -49,6 +49,7 @@ class SchedulerConfig(Struct, frozen=True):
         admission: Which requests may come in.
         lane_floor: Share of the steps' tokens that background lanes have while they have work.
         speculation: Which sequences have drafts.
+        forces_tokens: Whether results may name tokens that alone may follow, by a grammar; these are drafted.
         longest_chunk: Tokens of one sequence that the strategy has computed in a step at most.
         spacing: Of checkpoints of recurrent state.
         kv_event_queue: Records changes of the prefix cache, for those who mirror it.
@@ -79,6 +80,7 @@ class SchedulerConfig(Struct, frozen=True):
     admission: Admission | None = None
     lane_floor: float = 0.0
     speculation: Speculation | None = None
+    forces_tokens: bool = True
     longest_chunk: int = UNBOUNDED
     spacing: CheckpointSpacing | None = None
     kv_event_queue: KVEventQueue | None = None

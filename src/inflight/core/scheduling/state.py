@@ -35,7 +35,7 @@ class SchedulerState(Struct, eq=False):
         paused: Calls of programs that wait for acting ones.
         preemption: Which running sequences make room for waiting ones.
         peak: Memory that the batch is expected to need; None: the watermark alone bounds who joins.
-        speculation: Which sequences have drafts; None where drafts cannot be taken back.
+        speculation: Which sequences have drafts; None where there are none, or they cannot be taken back.
         reports_ends: Whether the next plan says which outputs have ended.
         last_full_step: The last one that had no budget left for drafts.
         ended: Outputs that the next plan reports.
@@ -87,6 +87,15 @@ class SchedulerState(Struct, eq=False):
         return ended
 
 
+def _speculation(config: SchedulerConfig) -> ForcedDrafts | None:
+    """Return which sequences have drafts; None where none has."""
+    if config.capacity.state_snapshots:
+        return None  # recurrent state cannot be taken back, where an answer ends among its drafts
+    if config.speculation is None and not config.forces_tokens:
+        return None
+    return ForcedDrafts(config.latency, config.speculation)
+
+
 def new_state(
     config: SchedulerConfig, memory: KVCacheManager, lanes: Lanes, time: StepTime, counts: SchedulerCounts
 ) -> SchedulerState:
@@ -106,7 +115,6 @@ def new_state(
         PausedCalls(memory, lanes, running, time),
         Preemption(memory, lanes, running, prefix_loads),
         ExpectedPeak(memory, lanes, running, config.predictor) if config.allocation == "expected-peak" else None,
-        # Recurrent state cannot be taken back, where an answer ends among its drafts.
-        None if capacity.state_snapshots else ForcedDrafts(latency, config.speculation),
+        _speculation(config),
         config.reports_ends,
     )
