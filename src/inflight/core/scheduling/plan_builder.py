@@ -57,9 +57,10 @@ class PlanBuilder:
             self._drafts.add(self._decodes)
             return self._emit(held_back)
         move_late(self._lanes, self._shape, self._prompts)
-        self._lanes_due = {lane.settings.name for lane in self._lanes.held_up() if lane.deficit.is_due}
+        held_up = self._lanes.held_up()
+        self._lanes_due = {lane.settings.name for lane in held_up if lane.deficit.is_due}
         if self._shape.admit is None:
-            self._state.preemption.reserve_min_share(self._shape)
+            self._state.preemption.reserve_min_share(self._shape, held_up)
             self._state.preemption.preempt_within_lanes(self._shape)
             self._serve_lanes()
         else:
@@ -159,7 +160,8 @@ class PlanBuilder:
         before foreground prompts. `kept` has the min_tokens of each lane with prompts.
         """
         step = self._step
-        foreground, background = self._lanes.in_turn(background=False), self._lanes.in_turn(background=True)
+        foreground = self._lanes.in_turn(background=False)
+        background = [lane for lane in self._lanes.in_turn(background=True) if lane.busy]
         reserved = min(sum(lane.deficit.reserved_tokens for lane in background), step.budget)
         has_preempted = self._serve_decodes(foreground, leave=reserved)
         kept = self._kept_tokens()
@@ -174,7 +176,7 @@ class PlanBuilder:
             kept = self._kept_tokens()
         leave = 0 if any(kept.values()) else step.budget - self._even_part(with_prompts)
         self._serve_prompts(with_prompts, kept, has_preempted, leave)
-        if any(lane.busy for lane in background):
+        if background:
             kept_back = sum(kept.values())
             tokens = self._lanes.background_tokens(step.chunks, step.budget)
             has_preempted = self._serve_background(
@@ -277,7 +279,8 @@ class PlanBuilder:
         step, shape, preemption = self._step, self._shape, self._state.preemption
         if not lane.queue.ready:
             return OTHER
-        if not self._running.has_row(lane, shape) and not self._may_preempt_background(lane):
+        has_row: bool | None = self._running.has_row(lane, shape)
+        if not has_row and not self._may_preempt_background(lane):
             return "rows"  # before any is ranked, or looked up in the cache
         for sequence in lane.queue.in_order():
             prompts = filter(self._is_ready, self._prompts)
@@ -285,7 +288,8 @@ class PlanBuilder:
                 return OTHER
             if self._memory.wait_for_checkpoint(sequence):
                 return OTHER  # the step in flight, behind which it has less to compute
-            has_row = self._running.has_row(lane, shape)
+            if has_row is None:
+                has_row = self._running.has_row(lane, shape)
             if not preemption.made_room_for(sequence):
                 due = has_row or self._may_preempt_background(lane)
                 if self._state.prefix_loads.start(sequence, lane, due) or self._state.paused.pause(sequence, lane):
@@ -296,6 +300,7 @@ class PlanBuilder:
                 return "rows"
             if not has_room:
                 return "share" if quota_end >= step.budget > leave else "budget"
+            has_row = None  # one is taken
             if self._admit(sequence, lane, left):
                 continue
             if not self._make_room(sequence, lane) or not self._admit(sequence, lane, left):
@@ -371,7 +376,7 @@ class PlanBuilder:
         if not step.chunks and not transfers and not loads:
             running.steady = None
             return None
-        self._lanes.add_min_share(sum(chunk.length for chunk in step.chunks))
+        self._lanes.add_min_share(self._shape.token_budget - step.budget)
         running.steady = find_steady(state, step)
         return BatchPlan(
             step.number,

@@ -7,6 +7,7 @@ head has joined, its victims do not come back. (`Running` preempts for the next 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from collections.abc import Sequence as Sequences
 
 from inflight.core.kv.manager import KVCacheManager
@@ -46,11 +47,12 @@ class Preemption:
         if newcomer is self._overdue:
             self._overdue = None
 
-    def reserve_min_share(self, shape: StepShape) -> None:
-        """Reserve tokens, rows and blocks of a step that are due to background lanes, before others are served."""
+    def reserve_min_share(self, shape: StepShape, held_up: Iterable[Lane]) -> None:
+        """Reserve tokens, rows and blocks of a step that are due to background lanes, before others are served.
+        held_up: those with work that foreground work holds up."""
         for lane in self._lanes.in_turn(background=True):
             lane.deficit.cancel_reservation()
-        for lane in self._lanes.held_up():
+        for lane in held_up:
             deficit, max_rows = lane.deficit, lane.settings.max_rows
             own = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) is lane]
             if deficit.is_due:

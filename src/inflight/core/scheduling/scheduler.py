@@ -249,7 +249,8 @@ class Scheduler:
             events += outputs.take_prompt(pooled)
         for sampled in result.sampled:
             events += outputs.take_tokens(sampled)
-        outputs.take_lengths(result.lengths)
+        if result.lengths:
+            outputs.take_lengths(result.lengths)
         if result.transferred:
             self._end_transfers(one for one in result.transferred if one.is_mask)  # draws of this step may wait for it
         for chunk in plan.chunks:
@@ -328,7 +329,9 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether nothing waits, runs or is in flight, but blocks that are held for other engines."""
-        return not (self._requests or self._outputs.planned or self._memory.is_busy or self._adapters.in_flight)
+        if self._requests or self._outputs.planned:
+            return False
+        return not self._memory.is_busy and not self._adapters.in_flight
 
     @property
     def has_requests(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from itertools import zip_longest
 
 from msgspec import structs
@@ -43,7 +43,7 @@ class Step:
         self.chunks: list[Chunk] = []
         self.new_requests: list[NewRequest] = []
         self.served: set[int] = set()
-        self.prompt_tokens: Counter[str] = Counter()
+        self.prompt_tokens: defaultdict[str, int] = defaultdict(int)
         self._completes_prompt = False  # of a foreground lane: its first token waits for the end of this step
 
     # -- what is left -------------------------------------------------------------------------------------------
