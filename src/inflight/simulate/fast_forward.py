@@ -67,7 +67,7 @@ class FastForward(UnlearnedScheduler):
     def alike_steps(self) -> AlikeSteps | None:
         """Return the steps that come next, where these are alike; None where they are not."""
         rows, memory = len(self._omitted), self._memory
-        prompts = len(self._running) - rows
+        prompts = len(self._running.sequences) - rows
         if memory.is_busy or not (rows or prompts):
             return None
         most, last = MAX_STEPS, 0

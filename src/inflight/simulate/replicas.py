@@ -60,14 +60,14 @@ class Replica:
         self.peers = peers
         self._fast_forward = fast_forward
         self._ends = array("d")  # of all steps, where some tokens come without events
-        self._loop = loop
+        self._loop, self._clock = loop, loop.clock
         self._executor = executor
         self._wake: float | None = None  # the time before which it may not start its work
         self._foreseen: ForeseenSteps | None = None  # its next steps, unless a request comes
 
     @property
     def now(self) -> float:
-        return self._loop.clock.now()
+        return self._clock.now()
 
     def foresee(self, until: float = math.inf) -> float | None:
         """Foresee steps that are all alike, and return when more happens (`ForeseenSteps.due`), if no request comes
@@ -90,7 +90,7 @@ class Replica:
         if self._foreseen is not None:
             events = self._take_foreseen(bisect_left(self._foreseen.times, at, hi=len(self._foreseen.seconds)))
             assert not events, "a step at whose commit sequences end is taken when it begins"
-        self._loop.clock.wait_until(at)
+        self._clock.wait_until(at)
         self._wake = None
         self._executor.awaits_transfer = False
         self._loop.add(request)
@@ -107,7 +107,7 @@ class Replica:
             self._executor.foresee_more(self._foreseen, until)
             return []
         if self._wake is not None:
-            self._loop.clock.wait_until(self._wake)
+            self._clock.wait_until(self._wake)
             self._wake = None
         if self._executor.timed is not None:
             self._take_transferred(self._executor.timed)
@@ -124,7 +124,7 @@ class Replica:
     def _take_transferred(self, timed: TimedTransfers) -> None:
         """Take the transfers that have ended since the last step; wait for the next where nothing else can be done."""
         if self._executor.awaits_transfer:
-            self._loop.clock.wait_until(timed.next_end)
+            self._clock.wait_until(timed.next_end)
             self._executor.awaits_transfer = False
         if timed.next_end <= self.now:
             self._loop.take_transferred()
@@ -137,7 +137,7 @@ class Replica:
         if not steps:
             return []
         times = foreseen.times[: steps + 1]
-        self._loop.clock.wait_until(times[-1])
+        self._clock.wait_until(times[-1])
         self._ends.extend(times[1:])
         return self._fast_forward.skip(foreseen.alike, times)
 

@@ -120,7 +120,7 @@ class BlockTables:
         null = self._layout.null_block
         sequence.block_tables = [
             [
-                *(null if cached is None or cached.block is None else cached.block for cached in blocks),
+                *[null if cached is None or cached.block is None else cached.block for cached in blocks],
                 *self._pool.allocate(count),
             ]
             for blocks, count in zip(found, fresh, strict=True)

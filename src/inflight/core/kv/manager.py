@@ -266,7 +266,7 @@ class KVCacheManager:
         if demand is None:
             return False
         hits, cached = sharing.hits(lookup), demand.cached
-        on_host = tuple(one for one in cached if one.block is None)
+        on_host = tuple([one for one in cached if one.block is None])
         if not self._host.make_room(sum(demand.fresh) + len(on_host), [one.block for one in cached]):
             return False
         self._loader.forget(sequence)

@@ -119,6 +119,8 @@ class PrefixCache:
             chain.losses = self._losses
             first_lost = next((index for index, cached in enumerate(blocks) if cached.lost), len(blocks))
             del blocks[first_lost:]
+        if not self._by_key:
+            return  # as where requests share nothing
         node = blocks[-1].node if blocks else root
         for start in range(len(blocks) * size, limit * size, size):
             cached = self._by_key.get((node, *tokens(start, start + size)))
