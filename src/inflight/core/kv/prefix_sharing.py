@@ -48,15 +48,13 @@ class BlockDemand(Struct):
         found: Beginning of each group's table: cached blocks, and None for blocks behind its window.
         fresh: Blocks to allocate behind these, for each table.
         size: Blocks of a table without a window.
+        cached: Those of all tables.
     """
 
     found: list[list[CachedBlock | None]]
     fresh: list[int]
     size: int
-
-    @property
-    def cached(self) -> list[CachedBlock]:
-        return [one for table in self.found for one in table if one is not None]
+    cached: list[CachedBlock]
 
 
 class PrefixSharing:
@@ -170,8 +168,8 @@ class PrefixSharing:
         """Return the blocks that a sequence's admission takes. to_the_end: for all tokens to come, too."""
         hits, size, layout = self.hits(lookup), self._layout.size(sequence, to_the_end), self._layout
         if not self._has_windows:
-            return BlockDemand([list(hits)], [size - len(hits)], size)
-        demand = BlockDemand([], [], size)
+            return BlockDemand([[*hits]], [size - len(hits)], size, hits)
+        demand = BlockDemand([], [], size, [])
         computed = max(len(hits) * self._size, layout.external_tokens(sequence))
         for group in range(len(layout.windows)):
             first = layout.first_block(group, computed)
@@ -180,6 +178,7 @@ class PrefixSharing:
             for cached in hits[first:]:
                 found.append(self._prefix.in_group(cached.node, group) if group else cached)
             demand.found.append(found)
+            demand.cached += [one for one in found if one is not None]
             demand.fresh.append(max(0, layout.length(group, first, size) - len(found)))
         return demand
 
