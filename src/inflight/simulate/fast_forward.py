@@ -173,7 +173,7 @@ class FastForward(UnlearnedScheduler):
             if lane.running:  # the only one
                 lane.served(rows)
         ended = [one for one in self._uncommitted.values() if one.finish is not None or not one.num_uncomputed]
-        if len(self._running) == rows + len(ended) and self._none_joins:
+        if len(self._running.sequences) == rows + len(ended) and self._none_joins:
             return self._condensed(rows)
         early_end = shape.early_end and (shape.early_end - rows or -1)  # 0 would mean that there is none
         left = StepShape(shape.token_budget - rows, shape.row_limit, shape.whole_prompts, early_end=early_end)

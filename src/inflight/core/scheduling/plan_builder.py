@@ -230,16 +230,17 @@ class PlanBuilder:
             has_preempted: A decode of this step preempted others: a newcomer would be preempted at once.
             leave: Tokens of the budget that are left for others.
         """
-        weights = sum(lane.settings.weight for lane in lanes)
-        budget = max(0, self._step.budget - leave)
+        if len(lanes) > 1:
+            weights = sum(lane.settings.weight for lane in lanes)
+            budget = max(0, self._step.budget - leave)
+            for lane in lanes:
+                kept.pop(lane.settings.name, None)
+                share = math.ceil(budget * lane.settings.weight / weights)
+                most = self._step.budget - leave - sum(kept.values())
+                self._serve_lane(lane, min(most, max(share, lane.min_tokens)), has_preempted, leave)
         for lane in lanes:
             kept.pop(lane.settings.name, None)
-            share = math.ceil(budget * lane.settings.weight / weights)
-            most = self._step.budget - leave - sum(kept.values())
-            self._serve_lane(lane, min(most, max(share, lane.min_tokens)), has_preempted, leave)
-        if len(lanes) > 1:
-            for lane in lanes:
-                self._serve_lane(lane, self._step.budget - leave - sum(kept.values()), has_preempted, leave)
+            self._serve_lane(lane, self._step.budget - leave - sum(kept.values()), has_preempted, leave)
 
     def _serve_lane(self, lane: Lane, quota: int, has_preempted: bool, leave: int) -> None:
         """Serve running prompts, then waiting ones, up to a quota and to what the lane may have in a step."""
@@ -396,11 +397,11 @@ def _shape_for(shape: StepShape, state: SchedulerState) -> StepShape:
     """Return the shape that what runs allows: a batch that runs to completion goes on by itself, and before one can
     begin, other sequences come to their ends. Inputs of encoders are computed whole."""
     running = state.running
-    if not running:
+    if not running.sequences:
         running.run_to_completion = shape.run_to_completion
     if state.memory.encoder_only:
         shape = structs.replace(shape, whole_prompts=True, early_end=0)
-    if not running or shape.run_to_completion == running.run_to_completion:
+    if not running.sequences or shape.run_to_completion == running.run_to_completion:
         return shape
     if running.run_to_completion:
         return StepShape(UNBOUNDED, shape.row_limit, whole_prompts=True, admit=(), run_to_completion=True)

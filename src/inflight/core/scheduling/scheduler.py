@@ -182,7 +182,7 @@ class Scheduler:
             self._join_queues(self._adapters.start_loads())
         running = self._running
         rows = self._capacity.max_rows
-        view = StepView(now, self._lanes, len(running), running.count_decodes, rows, self._foreground)
+        view = StepView(now, self._lanes, len(running.sequences), running.count_decodes, rows, self._foreground)
         shape = self._strategy.shape(view)
         if isinstance(shape, WaitUntil):
             self._lanes.charge_all_waiting("window", self._running.blocks_by_lane)

@@ -199,7 +199,8 @@ class Step:
         new_tokens = min(sequence.num_computed, num_prompt_tokens) - max(start, sequence.charged)
         if new_tokens > 0:
             sequence.charged = sequence.num_computed
-            queue.policy.served(SequenceView(sequence), new_tokens, 0, self._state.time.now)
+            if queue.counts:
+                queue.policy.served(SequenceView(sequence), new_tokens, 0, self._state.time.now)
 
 
 def decode_chunk(sequence: Sequence, new_blocks: tuple[int, ...], memory: KVCacheManager) -> Chunk:
