@@ -78,10 +78,10 @@ def test_every_block_is_in_one_state_whatever_is_asked(data: st.DataObject, cach
         gone.clear()
         if action != "allocate":
             left, held = held[:count], held[count:]
-            for block in left:
-                if action == "retire":
-                    pool.retire([block])
-                else:
+            if action == "retire":
+                pool.retire(left)
+            else:
+                for block in left:
                     pool.release([block], owner="a")
             idle += [one for one in left if action == "retire" or one in cached]
         elif count > available:
